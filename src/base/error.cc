@@ -1,0 +1,46 @@
+#include "base/error.h"
+
+namespace kvasir {
+
+std::string_view name(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_input: return "invalid_input";
+    case ErrorCode::unsupported: return "unsupported";
+    case ErrorCode::corrupt_file: return "corrupt_file";
+    case ErrorCode::not_found: return "not_found";
+    case ErrorCode::resource_exhausted: return "resource_exhausted";
+    case ErrorCode::cancelled: return "cancelled";
+    case ErrorCode::internal: return "internal";
+  }
+  return "unknown";
+}
+
+std::string printable(std::string_view text) {
+  constexpr size_t kLimit = 200;
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (out.size() >= kLimit) {
+      // Do not leave half of a multi-byte character at the cut.
+      while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
+      if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xC0) out.pop_back();
+      out += "...";
+      break;
+    }
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 || byte == 0x7F)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+void check_failed(const char* condition, const char* file, int line, const std::string& message) {
+  const std::string_view path = file;
+  const size_t source = path.rfind("src/");
+  const std::string_view place = source == std::string_view::npos ? path : path.substr(source);
+  throw Error(ErrorCode::internal, fmt::format("internal error at {}:{}: {} does not hold{}{}", place, line, condition,
+                                               message.empty() ? "" : ": ", message));
+}
+
+}  // namespace kvasir

@@ -1,0 +1,103 @@
+#include "base/thread_team.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "base/error.h"
+
+namespace kvasir {
+namespace {
+
+// Spins for about 20 microseconds' worth of pauses before parking in the kernel (futex, through atomic wait).
+constexpr int kSpins = 2000;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+void wait_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int threads, const std::vector<int>& cpus) : size_(threads) {
+  KVASIR_CHECK(threads >= 1);
+  workers_.reserve(static_cast<size_t>(threads - 1));
+  for (int member = 1; member < threads; ++member) {
+    const int cpu = cpus.empty() ? -1 : cpus[static_cast<size_t>(member) % cpus.size()];
+    workers_.emplace_back([this, member, cpu] { worker(member, cpu); });
+  }
+}
+
+ThreadTeam::~ThreadTeam() {
+  stopping_.store(true, std::memory_order_release);
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadTeam::worker(int member, int cpu) {
+  if (cpu >= 0 && cpu < CPU_SETSIZE) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<size_t>(cpu), &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // a refusal costs only speed
+  }
+  uint32_t seen = 0;
+  while (true) {
+    wait_while_equal(generation_, seen);
+    ++seen;
+    if (stopping_.load(std::memory_order_acquire)) return;
+    call(member);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+  }
+}
+
+void ThreadTeam::call(int member) {
+  try {
+    function_(context_, member);
+  } catch (...) {
+    if (!failed_.exchange(true)) failure_ = std::current_exception();
+  }
+}
+
+void ThreadTeam::run_erased(Function function, void* context) {
+  function_ = function;
+  context_ = context;
+  failed_.store(false, std::memory_order_relaxed);
+  running_.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
+  if (size_ > 1) {
+    generation_.fetch_add(1, std::memory_order_acq_rel);
+    generation_.notify_all();
+  }
+  call(0);
+  while (true) {
+    const uint32_t left = running_.load(std::memory_order_acquire);
+    if (left == 0) break;
+    wait_while_equal(running_, left);
+  }
+  if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
+}
+
+void ThreadTeam::barrier() {
+  if (size_ == 1) return;
+  const uint32_t phase = phase_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(size_)) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    phase_.notify_all();
+    return;
+  }
+  wait_while_equal(phase_, phase);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,70 @@
+// A fixed team of threads that run one function together, with barriers inside it.
+//
+// The caller is member 0; size() - 1 workers wait for work. Between runs they spin briefly, then park: an idle engine costs
+// nothing. barrier() spins briefly, then parks as well, so an oversubscribed machine stays correct and does not burn its quota.
+// One run() at a time. A member that throws makes run() rethrow the first exception after all members have left; a throwing
+// member must not leave others waiting in barrier(), so work that uses barriers must not throw (nothing on the token path does).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace kvasir {
+
+class ThreadTeam {
+ public:
+  // `threads` >= 1, including the caller. Workers are pinned to cpus[1], cpus[2], ... when `cpus` is not empty.
+  explicit ThreadTeam(int threads, const std::vector<int>& cpus = {});
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+  ~ThreadTeam();
+
+  int size() const { return size_; }
+
+  // Calls work(member) on every member, member = 0 .. size()-1, and returns when all have returned.
+  template <typename Work>
+  void run(Work&& work) {
+    run_erased([](void* context, int member) { (*static_cast<std::remove_reference_t<Work>*>(context))(member); },
+               const_cast<void*>(static_cast<const void*>(&work)));
+  }
+
+  // Inside run(): waits until every member has called it; what was written before is visible after.
+  void barrier();
+
+ private:
+  using Function = void (*)(void*, int);
+  void run_erased(Function function, void* context);
+  void worker(int member, int cpu);
+  void call(int member);
+
+  const int size_;
+  Function function_ = nullptr;
+  void* context_ = nullptr;
+  alignas(64) std::atomic<uint32_t> generation_{0};  // bumped to start a run (or to stop)
+  alignas(64) std::atomic<uint32_t> running_{0};     // workers still inside the current run
+  alignas(64) std::atomic<uint32_t> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;
+  std::vector<std::thread> workers_;
+};
+
+// Splits [0, count) into `parts` contiguous ranges of nearly equal size in units of `grain`; the part-th one.
+struct WorkRange {
+  int64_t begin;
+  int64_t end;
+};
+inline WorkRange split_work(int64_t count, int parts, int part, int64_t grain = 1) {
+  const int64_t units = (count + grain - 1) / grain;
+  const int64_t base = units / parts, extra = units % parts;
+  const int64_t first = part * base + (part < extra ? part : extra);
+  const int64_t last = first + base + (part < extra ? 1 : 0);
+  const int64_t begin = first * grain, end = last * grain;
+  return {begin < count ? begin : count, end < count ? end : count};
+}
+
+}  // namespace kvasir
