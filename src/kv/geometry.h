@@ -1,0 +1,50 @@
+// What a layer group of the KV cache stores for one token: geometry, retention and codec (spec: kv-cache.md
+// 0, 3).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/dtype.h"
+
+namespace kvasir::kv {
+
+// How one plane (K or V) of a token is encoded.
+struct PlaneCodec {
+  enum class Kind : uint8_t {
+    plain,      // the value rounded to `plain`
+    affine,     // MLX affine quantization, `bits` in 2 3 4 5 6 8, `group` in 32 64 128 (kv-cache.md 3.2)
+    turbo_key,  // TurboQuant's keys, `bits` in 2 4 5 8, groups of 32 (3.3)
+    rotated,    // rotation and codebook, `bits` in 2 3 4 5 8, RMS scale per 32 channels (3.3b)
+  };
+  Kind kind = Kind::plain;
+  Dtype plain = Dtype::bf16;  // element type of unconverted tokens: f32, f16 or bf16
+  int bits = 0;
+  int group = 0;
+  Dtype scale_dtype = Dtype::f16;  // affine: of scales and biases
+  bool operator==(const PlaneCodec&) const = default;
+};
+
+struct CodecPair {
+  PlaneCodec k;
+  PlaneCodec v;
+  bool is_plain() const { return k.kind == PlaneCodec::Kind::plain && v.kind == PlaneCodec::Kind::plain; }
+  bool operator==(const CodecPair&) const = default;
+};
+
+// Layers with equal geometry, retention and codec form a group and share a page table.
+struct GroupGeometry {
+  int layers = 0;             // cache-owning layers in the group
+  int kv_heads = 0;           // H
+  int head_dim_k = 0;         // D_k
+  int head_dim_v = 0;         // D_v
+  std::optional<int> window;  // keys a query may see, itself included (none: all)
+  int sinks = 0;              // first positions that are never evicted
+  CodecPair codec;
+  int page_tokens = 64;  // P: a power of two, 16 .. 256 (unit tests: smaller ones too)
+  bool operator==(const GroupGeometry&) const = default;
+};
+
+}  // namespace kvasir::kv

@@ -1,0 +1,42 @@
+#include "program/executor.h"
+
+#include "base/error.h"
+
+namespace kvasir::program {
+
+void CpuExecutor::run(const Program& program, const StepState& step) {
+  const Counts counts{step.tokens, step.rows, step.logits};
+  const Counts& maxima = program.maxima();
+  KVASIR_CHECK(counts.tokens <= maxima.tokens && counts.rows <= maxima.rows &&
+               counts.logits <= maxima.logits);
+  KVASIR_CHECK(team_.size() <= program.threads());
+  const bool profiling = profile_.size() == program.ops().size();
+  team_.run([&](int member) {
+    const OpContext context{step,
+                            counts,
+                            team_,
+                            member,
+                            team_.size(),
+                            program.op_workspace(),
+                            program.values(),
+                            program.data_table()};
+    using Clock = std::chrono::steady_clock;
+    auto start = Clock::now();
+    for (size_t i = 0; i < program.ops().size(); ++i) {
+      program.ops()[i]->run(context);
+      team_.barrier();
+      if (profiling && member == 0) {
+        const auto now = Clock::now();
+        OpProfile& entry = profile_[i];
+        entry.time += now - start;
+        ++entry.runs;
+        const OpCost cost = program.ops()[i]->cost(counts);
+        entry.cost.bytes += cost.bytes;
+        entry.cost.operations += cost.operations;
+        start = now;
+      }
+    }
+  });
+}
+
+}  // namespace kvasir::program
