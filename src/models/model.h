@@ -1,0 +1,164 @@
+// An opened model: packed weights, the two recorded programs, and what the layers above must know to drive
+// them.
+//
+//   MemoryPlan plan = Model::plan(path, options);           // from headers alone; no weight is read
+//   std::unique_ptr<Model> model = Model::load(path, options);
+//   kv pools from model->groups(); a StepState from rows and pages;
+//   model->run_trunk(step, team);                           // tokens -> residual stream after the last layer
+//   [tokens, hidden] model->run_head(step, team);                            // rows step.logit_tokens of it
+//   -> logits [logits, vocab]
+//
+// A model has no sequences and no KV: the engine owns those. All errors of opening are kvasir::Error before
+// anything is left behind: not_found (path, tensor), unsupported (family, setting), corrupt_file,
+// invalid_input (option), resource_exhausted.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/isa.h"
+#include "base/memory.h"
+#include "base/thread_team.h"
+#include "kv/geometry.h"
+#include "models/numerics_key.h"
+#include "program/executor.h"
+#include "program/program.h"
+#include "program/step_state.h"
+
+namespace kvasir::models {
+
+// How the inputs of matrix products and of attention's products are rounded.
+enum class Activations : uint8_t {
+  automatic,  // int8 when every linear weight has an integer form, else bf16
+  f32,
+  bf16,
+  int8,
+};
+std::string_view name(Activations mode);
+std::optional<Activations> activations_from_name(std::string_view name);  // "auto", "f32", "bf16", "int8"
+
+// A layer that owns keys and values, as the KV scheme sees it.
+struct KvLayer {
+  int layer = 0;  // index in the model
+  int kv_heads = 0;
+  int head_dim_k = 0;
+  int head_dim_v = 0;
+  std::optional<int> window;
+};
+
+struct LoadOptions {
+  IsaLevel isa = best_isa_level();
+  int threads = 1;  // size of the team that will run the programs: sizes per-thread scratch, never a result
+  Activations activations = Activations::automatic;
+  int64_t context = 0;   // tokens a sequence may hold; 0: the model's own limit
+  int rows = 1;          // most sequences in one step
+  int chunk = 512;       // most tokens in one step (at least rows)
+  int logits = 0;        // most rows of logits in one step; 0: rows
+  int page_tokens = 64;  // of every KV layer group
+  // The codec of a layer's keys and values. Empty: plain, f32 with f32 activations, else bf16.
+  std::function<kv::CodecPair(const KvLayer&)> kv;
+  int64_t kv_start = 0;            // tokens that stay plain before conversion (part of the NumericsKey)
+  MemoryLedger* ledger = nullptr;  // not owned, must outlive the model
+  // Called while weights are packed, with bytes done and in all; returning false cancels (Error{cancelled}).
+  std::function<bool(size_t done, size_t total)> progress;
+};
+
+// A layer group of the KV cache and what a token costs in it.
+struct KvGroup {
+  kv::GroupGeometry geometry;
+  std::vector<int> layers;  // model layers, ascending: the i-th is layer i of the group's pages
+  size_t page_bytes = 0;
+  size_t bytes_per_token = 0;  // page_bytes / page_tokens, rounded up
+};
+
+// What a token may see: attention ops name a class by index, the engine fills StepState::key_ranges[class].
+struct MaskClass {
+  std::optional<int> window;  // keys seen, the token itself included; none: everything before it
+};
+
+struct MemoryPlan {
+  size_t weights_bytes = 0;    // packed; what the ledger will hold
+  size_t stored_bytes = 0;     // of the tensors that are packed, in the file
+  size_t workspace_bytes = 0;  // of both programs at the maxima
+  std::vector<KvGroup> kv_groups;
+  // Bytes of the pools for `rows` sequences of `context` tokens each (windows bounded, chunk in flight
+  // included).
+  size_t kv_bytes = 0;
+};
+
+// Facts about the opened model, fixed at load.
+struct ModelInfo {
+  std::string model_type;      // of the configuration, after remapping: "llama", "qwen3", "gemma3_text"
+  std::string implementation;  // registry id that built it: "universal-dense", "qwen3", ...
+  std::string profile;
+  std::string format;                          // "gguf", "safetensors", "mlx"
+  std::string weight_formats;                  // "Q4_1 x 210, Q8_0 x 1, F32 x 61"
+  Activations activations = Activations::f32;  // resolved
+  IsaLevel isa = IsaLevel::generic;
+  int layers = 0;
+  int64_t hidden = 0;
+  int64_t vocab = 0;
+  int64_t parameters = 0;
+  int64_t model_context = 0;  // the limit that the checkpoint declares
+  int64_t context = 0;        // the limit in force
+  std::vector<int32_t> eos_ids;
+  std::optional<int32_t> bos_id;
+};
+
+class Model {
+ public:
+  static MemoryPlan plan(const std::filesystem::path& path, const LoadOptions& options);
+  static std::unique_ptr<Model> load(const std::filesystem::path& path, const LoadOptions& options);
+  virtual ~Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelInfo& info() const { return info_; }
+  const MemoryPlan& memory() const { return memory_; }
+  std::span<const KvGroup> groups() const { return memory_.kv_groups; }
+  std::span<const MaskClass> mask_classes() const { return mask_classes_; }
+  const NumericsKey& numerics_key() const { return key_; }
+  const NumericsParts& numerics_parts() const {
+    return parts_;
+  }  // to derive the key of a sequence with an adapter
+
+  // Largest counts of one step: {chunk, rows, logits}.
+  const program::Counts& maxima() const { return trunk_.maxima(); }
+
+  // One step. The executor's team must have the size given at load. Token ids must be in [0, vocab) (checked
+  // by the caller: check_tokens). Results stay valid until the next run of the same program.
+  void run_trunk(const program::StepState& step, program::CpuExecutor& executor);
+  void run_head(const program::StepState& step, program::CpuExecutor& executor);
+  void run(const program::StepState& step,
+           program::CpuExecutor& executor);  // trunk, then head when step.logits > 0
+
+  const float* logits(int64_t index) const;  // [vocab], index < step.logits
+  const float* hidden(
+      int64_t token) const;  // [hidden]: residual stream after the last layer, before the final norm
+
+  // Throws Error{invalid_input} naming the first id outside the vocabulary and its position.
+  void check_tokens(std::span<const int32_t> ids) const;
+
+  const program::Program& trunk() const { return trunk_; }  // for `inspect --program` and profiles
+  const program::Program& head() const { return head_; }
+
+ protected:
+  Model() = default;
+  ModelInfo info_;
+  MemoryPlan memory_;
+  std::vector<MaskClass> mask_classes_;
+  NumericsParts parts_;
+  NumericsKey key_;
+  program::Program trunk_;
+  program::Program head_;
+  program::ValueId hidden_;
+  program::ValueId logits_;
+};
+
+}  // namespace kvasir::models
