@@ -58,7 +58,9 @@ function(kvasir_kernels name)
   cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
   foreach(level IN LISTS KVASIR_ISA_LEVELS)
     add_library(kvasir_${name}_${level} OBJECT ${arg_SOURCES})
-    target_compile_definitions(kvasir_${name}_${level} PRIVATE KVASIR_ISA=${level})
+    # Highway's AVX2 and AVX-512 targets ask for AES and carry-less multiplication too unless told that they are not used;
+    # without this the static target of x86-64-v3 and v4 would be SSSE3.
+    target_compile_definitions(kvasir_${name}_${level} PRIVATE KVASIR_ISA=${level} HWY_DISABLE_PCLMUL_AES)
     target_compile_options(kvasir_${name}_${level} PRIVATE ${KVASIR_ISA_FLAGS_${level}})
     target_link_libraries(kvasir_${name}_${level} PRIVATE kvasir_options)
     target_include_directories(kvasir_${name}_${level} SYSTEM PRIVATE ${HWY_INCLUDE_DIRS})

@@ -1,0 +1,101 @@
+#include "ops/rope/rope.h"
+
+#include "base/error.h"
+
+namespace kvasir::ops {
+namespace {
+
+using program::OpContext;
+using program::ValueId;
+
+class RopeTableOp final : public program::Op {
+ public:
+  RopeTableOp(const RopeTable& table, ValueId y, IsaLevel isa)
+      : Op({}, {y}), table_(table), kernels_(rope_kernels(isa)) {}
+
+  std::string_view kind() const override { return "rope_table"; }
+  std::string describe() const override {
+    return fmt::format("pairs {}, pre-scale {:g}", table_.inverse_frequency.size(), table_.pre_scale);
+  }
+
+  void run(const OpContext& context) const override {
+    const ValueId y = outputs()[0];
+    const int64_t pairs = static_cast<int64_t>(table_.inverse_frequency.size());
+    const auto& positions = context.step.rope_position;
+    const WorkRange work = split_work(context.count(y), context.members, context.member);
+    for (int64_t t = work.begin; t < work.end; ++t) {
+      const auto at = static_cast<size_t>(t);
+      const float position[3] = {static_cast<float>(positions[0][at]), static_cast<float>(positions[1][at]),
+                                 static_cast<float>(positions[2][at])};
+      float* row = context.row<float>(y, t);
+      kernels_.table(position, table_.selector.empty() ? nullptr : table_.selector.data(),
+                     table_.inverse_frequency.data(), table_.pre_scale, pairs, row, row + pairs);
+    }
+  }
+
+ private:
+  RopeTable table_;
+  const RopeKernels& kernels_;
+};
+
+class Rope final : public program::Op {
+ public:
+  Rope(ValueId x, ValueId table, ValueId y, int64_t heads, int64_t head_dim, int64_t pairs, RopeLayout layout,
+       IsaLevel isa)
+      : Op({x, table}, {y}), heads_(heads), head_dim_(head_dim), pairs_(pairs), layout_(layout) {
+    const RopeKernels& kernels = rope_kernels(isa);
+    rotate_ = layout == RopeLayout::half_split ? kernels.half_split : kernels.interleaved;
+  }
+
+  std::string_view kind() const override { return "rope"; }
+  std::string describe() const override {
+    return fmt::format("heads {}, {} of {} elements, {}", heads_, 2 * pairs_, head_dim_,
+                       layout_ == RopeLayout::half_split ? "half-split" : "interleaved");
+  }
+  int in_place_input() const override { return 0; }
+  program::OpCost cost(const program::Counts& counts) const override {
+    const double elements = static_cast<double>(counts.tokens * heads_ * head_dim_);
+    return {8 * elements, 3 * elements};
+  }
+
+  void run(const OpContext& context) const override {
+    const ValueId x = inputs()[0], table = inputs()[1], y = outputs()[0];
+    const WorkRange work = split_work(context.count(x) * heads_, context.members, context.member);
+    for (int64_t i = work.begin; i < work.end; ++i) {
+      const int64_t token = i / heads_, head = i % heads_;
+      const float* cosines = context.row<const float>(table, token);
+      rotate_(context.row<const float>(x, token) + head * head_dim_, cosines, cosines + pairs_,
+              context.row<float>(y, token) + head * head_dim_, pairs_, head_dim_);
+    }
+  }
+
+ private:
+  int64_t heads_, head_dim_, pairs_;
+  RopeLayout layout_;
+  decltype(RopeKernels::half_split) rotate_;
+};
+
+}  // namespace
+
+ValueId rope_table(program::ProgramBuilder& builder, const RopeTable& table, IsaLevel isa) {
+  const int64_t pairs = static_cast<int64_t>(table.inverse_frequency.size());
+  KVASIR_CHECK(pairs > 0 &&
+               (table.selector.empty() || table.selector.size() == table.inverse_frequency.size()));
+  const ValueId y = builder.value("rope_table", Dtype::f32, program::Axis::tokens, {2, pairs});
+  builder.append(std::make_unique<RopeTableOp>(table, y, isa));
+  return y;
+}
+
+ValueId rope(program::ProgramBuilder& builder, ValueId x, ValueId table, int64_t heads, RopeLayout layout,
+             IsaLevel isa) {
+  const program::Value& value = builder.at(x);
+  KVASIR_CHECK(value.dtype == Dtype::f32 && heads > 0 && value.width % heads == 0);
+  const int64_t head_dim = value.width / heads, pairs = builder.at(table).width / 2;
+  KVASIR_CHECK(2 * pairs <= head_dim);
+  const ValueId y =
+      builder.value(value.name + ".rope", Dtype::f32, value.axis, value.inner, value.fixed_count);
+  builder.append(std::make_unique<Rope>(x, table, y, heads, head_dim, pairs, layout, isa));
+  return y;
+}
+
+}  // namespace kvasir::ops
