@@ -1,0 +1,557 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "engine/rng.h"
+
+namespace kvasir::engine {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr size_t kBlock = 1024;
+
+constexpr std::pair<SamplerStage, std::string_view> kStageNames[] = {
+    {SamplerStage::penalties, "penalties"},
+    {SamplerStage::dry, "dry"},
+    {SamplerStage::top_n_sigma, "top_n_sigma"},
+    {SamplerStage::top_k, "top_k"},
+    {SamplerStage::typical, "typical"},
+    {SamplerStage::top_p, "top_p"},
+    {SamplerStage::min_p, "min_p"},
+    {SamplerStage::xtc, "xtc"},
+    {SamplerStage::temperature, "temperature"}};
+
+std::span<const int32_t> tail(std::span<const int32_t> history, int context) {
+  if (context <= 0 || history.size() <= static_cast<size_t>(context)) return history;
+  return history.subspan(history.size() - static_cast<size_t>(context));
+}
+
+void require(bool ok, std::string_view field, double value, std::string_view range) {
+  if (!ok) throw_error(ErrorCode::invalid_input, "{} must be {}, got {}", field, range, value);
+}
+
+}  // namespace
+
+std::string_view name(SamplerStage stage) {
+  for (const auto& [key, text] : kStageNames)
+    if (key == stage) return text;
+  return "?";
+}
+
+std::vector<SamplerStage> default_order() {
+  return {SamplerStage::penalties, SamplerStage::dry,   SamplerStage::top_n_sigma,
+          SamplerStage::typical,   SamplerStage::top_p, SamplerStage::min_p,
+          SamplerStage::xtc,       SamplerStage::top_k, SamplerStage::temperature};
+}
+
+std::vector<SamplerStage> order_from_text(std::string_view text) {
+  if (text.empty() || text == "mlx") return default_order();
+  if (text == "llama")
+    return {SamplerStage::penalties, SamplerStage::dry,     SamplerStage::top_n_sigma,
+            SamplerStage::top_k,     SamplerStage::typical, SamplerStage::top_p,
+            SamplerStage::min_p,     SamplerStage::xtc,     SamplerStage::temperature};
+  if (text == "temperature_first")
+    return {SamplerStage::penalties,   SamplerStage::dry,     SamplerStage::temperature,
+            SamplerStage::top_n_sigma, SamplerStage::typical, SamplerStage::top_p,
+            SamplerStage::min_p,       SamplerStage::xtc,     SamplerStage::top_k};
+  std::vector<SamplerStage> order;
+  std::string known;
+  for (const auto& [key, stage] : kStageNames) known += (known.empty() ? "" : ", ") + std::string(stage);
+  while (!text.empty()) {
+    const size_t end = text.find_first_of(";,");
+    const std::string_view part = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    const auto* found = std::find_if(std::begin(kStageNames), std::end(kStageNames),
+                                     [&](const auto& entry) { return entry.second == part; });
+    if (found == std::end(kStageNames))
+      throw_error(ErrorCode::invalid_input,
+                  "sampler order: unknown stage '{}': use mlx, llama, temperature_first, or a list of {}",
+                  printable(part), known);
+    if (std::find(order.begin(), order.end(), found->first) != order.end())
+      throw_error(ErrorCode::invalid_input, "sampler order: stage '{}' is named twice", part);
+    order.push_back(found->first);
+  }
+  return order;
+}
+
+void SamplingOptions::validate(int64_t vocabulary) const {
+  require(temperature >= 0 && std::isfinite(temperature), "temperature", temperature, "a finite number >= 0");
+  require(top_k >= 0, "top_k", top_k, ">= 0");
+  require(top_p >= 0 && top_p <= 1, "top_p", top_p, "in [0, 1]");
+  require(min_p >= 0 && min_p <= 1, "min_p", min_p, "in [0, 1]");
+  require(min_tokens_to_keep >= 1, "min_tokens_to_keep", min_tokens_to_keep, ">= 1");
+  require(typical_p >= 0 && typical_p <= 1, "typical_p", typical_p, "in [0, 1]");
+  require(top_n_sigma >= 0 && std::isfinite(top_n_sigma), "top_n_sigma", top_n_sigma, "a finite number >= 0");
+  require(xtc_probability >= 0 && xtc_probability <= 1, "xtc_probability", xtc_probability, "in [0, 1]");
+  require(xtc_threshold >= 0 && xtc_threshold <= 0.5f, "xtc_threshold", xtc_threshold, "in [0, 0.5]");
+  require(repetition_penalty >= 0 && std::isfinite(repetition_penalty), "repetition_penalty",
+          repetition_penalty, "a finite number >= 0");
+  require(std::isfinite(presence_penalty), "presence_penalty", presence_penalty, "finite");
+  require(std::isfinite(frequency_penalty), "frequency_penalty", frequency_penalty, "finite");
+  require(repetition_context >= 0, "repetition_context_size", repetition_context, ">= 0");
+  require(presence_context >= 0, "presence_context_size", presence_context, ">= 0");
+  require(frequency_context >= 0, "frequency_context_size", frequency_context, ">= 0");
+  require(dry_multiplier >= 0 && std::isfinite(dry_multiplier), "dry_multiplier", dry_multiplier,
+          "a finite number >= 0");
+  require(dry_multiplier == 0 || (dry_base >= 1 && std::isfinite(dry_base)), "dry_base", dry_base,
+          "a finite number >= 1");
+  require(dry_allowed_length >= 0, "dry_allowed_length", dry_allowed_length, ">= 0");
+  require(dry_context >= 0, "dry_penalty_last_n", dry_context, ">= 0");
+  require(mirostat == 0 || mirostat == 2, "mirostat", mirostat, "0 or 2");
+  require(mirostat_tau > 0, "mirostat_tau", mirostat_tau, "> 0");
+  require(mirostat_eta > 0, "mirostat_eta", mirostat_eta, "> 0");
+  if (logit_bias.size() > 1024)
+    throw_error(ErrorCode::invalid_input, "logit_bias has {} entries, at most 1024", logit_bias.size());
+  for (const auto& [id, bias] : logit_bias) {
+    if (id < 0 || id >= vocabulary)
+      throw_error(ErrorCode::invalid_input, "logit_bias: token id {} is outside the vocabulary of {}", id,
+                  vocabulary);
+    require(std::isfinite(bias), "logit_bias value", bias, "finite");
+  }
+}
+
+float sampling_exp(float x) {
+  // exp(x) = 2^n * exp(r), r = x - n ln 2 in two parts (Cody and Waite), |r| <= ln(2)/2; minimax polynomial
+  // of degree 6.
+  if (!(x > -103.0f)) return 0.0f;
+  if (x > 88.0f) x = 88.0f;
+  const float scaled = x * 1.44269504f;
+  const float n = static_cast<float>(static_cast<int>(scaled + (scaled < 0 ? -0.5f : 0.5f)));
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float value = (p * r * r + r) + 1.0f;
+  return std::ldexp(value, static_cast<int>(n));
+}
+
+namespace {
+
+// Sums of blocks of 1024 weights, each sequential in f64; returns the total (blocks added in order).
+double block_sums(std::span<const float> logits, float max, std::vector<double>* blocks) {
+  double total = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const size_t end = std::min(logits.size(), begin + kBlock);
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += static_cast<double>(sampling_exp(logits[i] - max));
+    if (blocks != nullptr) blocks->push_back(sum);
+    total += sum;
+  }
+  return total;
+}
+
+}  // namespace
+
+int32_t argmax(std::span<const float> logits) {
+  size_t best = 0;
+  for (size_t i = 1; i < logits.size(); ++i)
+    if (logits[i] > logits[best]) best = i;
+  return static_cast<int32_t>(best);
+}
+
+float log_sum_exp(std::span<const float> logits) {
+  const float max = logits[static_cast<size_t>(argmax(logits))];
+  if (max == kMinusInfinity) return kMinusInfinity;
+  return static_cast<float>(static_cast<double>(max) + std::log(block_sums(logits, max, nullptr)));
+}
+
+int32_t categorical(std::span<const float> logits, float u) {
+  const float max = logits[static_cast<size_t>(argmax(logits))];
+  std::vector<double> blocks;
+  const double target = static_cast<double>(u) * block_sums(logits, max, &blocks);
+  double prefix = 0;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    if (!(prefix + blocks[b] > target)) {
+      prefix += blocks[b];
+      continue;
+    }
+    // Inside the block the sums restart from the exclusive prefix of the block, in the same sequential order.
+    double inside = 0;
+    for (size_t i = b * kBlock; i < std::min(logits.size(), (b + 1) * kBlock); ++i) {
+      inside += static_cast<double>(sampling_exp(logits[i] - max));
+      if (prefix + inside > target) return static_cast<int32_t>(i);
+    }
+    prefix += blocks[b];
+  }
+  // Only rounding at the very end leads here: the last id with a positive weight.
+  for (size_t i = logits.size(); i-- > 0;)
+    if (sampling_exp(logits[i] - max) > 0) return static_cast<int32_t>(i);
+  return argmax(logits);
+}
+
+Sampler::Sampler(SamplingOptions options)
+    : options_(std::move(options)),
+      order_(options_.order.empty() ? default_order() : options_.order),
+      mirostat_mu_(2 * options_.mirostat_tau) {}
+
+void Sampler::apply_penalties(std::span<float> logits, std::span<const int32_t> history) {
+  auto distinct = [](std::span<const int32_t> window) {
+    std::vector<int32_t> ids(window.begin(), window.end());
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+  };
+  const auto size = static_cast<int32_t>(logits.size());
+  if (options_.repetition_penalty != 0 && options_.repetition_penalty != 1)
+    for (int32_t id : distinct(tail(history, options_.repetition_context)))
+      if (id < size) {
+        float& x = logits[static_cast<size_t>(id)];
+        x = x < 0 ? x * options_.repetition_penalty : x / options_.repetition_penalty;
+      }
+  if (options_.presence_penalty != 0)
+    for (int32_t id : distinct(tail(history, options_.presence_context)))
+      if (id < size) logits[static_cast<size_t>(id)] -= options_.presence_penalty;
+  if (options_.frequency_penalty != 0) {
+    std::map<int32_t, int> counts;
+    for (int32_t id : tail(history, options_.frequency_context)) ++counts[id];
+    for (const auto& [id, count] : counts)
+      if (id < size)
+        logits[static_cast<size_t>(id)] -= options_.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+void Sampler::apply_dry(std::span<float> logits, std::span<const int32_t> history) {
+  // For each earlier position, the length of the longest suffix of the history that also ends there; the
+  // token that followed it would extend a repetition of that length. Z algorithm over the reversed window:
+  // linear time.
+  const std::span<const int32_t> window = tail(history, options_.dry_context);
+  const int n = static_cast<int>(window.size());
+  if (n <= options_.dry_allowed_length) return;
+  std::vector<int32_t> reversed(window.rbegin(), window.rend());
+  int limit = n;  // matches may not run across a breaker
+  for (const auto& breaker : options_.dry_breakers) {
+    if (breaker.empty()) continue;
+    const int length = static_cast<int>(breaker.size());
+    for (int i = 0; i + length <= n; ++i) {
+      bool equal = true;
+      for (int j = 0; j < length && equal; ++j)
+        equal = reversed[static_cast<size_t>(i + j)] == breaker[static_cast<size_t>(length - 1 - j)];
+      if (equal) {
+        limit = std::min(limit, i);
+        break;
+      }
+    }
+  }
+  if (limit < options_.dry_allowed_length) return;
+  std::vector<int> z(static_cast<size_t>(n), 0);
+  for (int i = 1, left = 0, right = 0; i < n; ++i) {
+    int length = i < right ? std::min(right - i, z[static_cast<size_t>(i - left)]) : 0;
+    while (i + length < n &&
+           reversed[static_cast<size_t>(length)] == reversed[static_cast<size_t>(i + length)])
+      ++length;
+    z[static_cast<size_t>(i)] = length;
+    if (i + length > right) {
+      left = i;
+      right = i + length;
+    }
+  }
+  std::map<int32_t, int> longest;  // token -> length of the repetition it would extend
+  for (int i = 1; i < n; ++i) {
+    const int length = std::min(z[static_cast<size_t>(i)], limit);
+    if (length < options_.dry_allowed_length) continue;
+    int& entry = longest[reversed[static_cast<size_t>(i - 1)]];
+    entry = std::max(entry, length);
+  }
+  const float max_exponent = options_.dry_base > 1.000001f ? 88.7228391f / std::log(options_.dry_base) : 0;
+  for (const auto& [id, length] : longest) {
+    if (static_cast<size_t>(id) >= logits.size()) continue;
+    float exponent = static_cast<float>(length - options_.dry_allowed_length);
+    if (max_exponent > 0) exponent = std::min(exponent, max_exponent);
+    logits[static_cast<size_t>(id)] -= options_.dry_multiplier * std::pow(options_.dry_base, exponent);
+  }
+}
+
+void Sampler::keep_top_k(int k) {
+  if (k <= 0 || static_cast<size_t>(k) >= candidates_.size()) return;
+  std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return a.value != b.value ? a.value > b.value : a.id < b.id;
+                   });
+  candidates_.resize(static_cast<size_t>(k));
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+}
+
+void Sampler::keep_top_p(float p) {
+  // Ascending by (value, id); keep i iff the inclusive cumulative probability exceeds 1 - p. Only the upper
+  // part needs sorting: the mass below a threshold is summed in id order, and the threshold is lowered until
+  // the cut lies above it.
+  const double cut = 1.0 - static_cast<double>(p);
+  float max = kMinusInfinity;
+  for (const Candidate& c : candidates_) max = std::max(max, c.value);
+  for (float depth = 10;; depth *= 2) {
+    const float threshold = depth > 200 ? kMinusInfinity : max - depth;
+    double below = 0;
+    std::vector<Candidate> upper;
+    for (const Candidate& c : candidates_) {
+      if (c.value < threshold)
+        below += static_cast<double>(sampling_exp(c.value));
+      else
+        upper.push_back(c);
+    }
+    if (below > cut && threshold != kMinusInfinity) continue;
+    std::sort(upper.begin(), upper.end(), [](const Candidate& a, const Candidate& b) {
+      return a.value != b.value ? a.value < b.value : a.id < b.id;
+    });
+    double sum = below;
+    size_t first = 0;
+    for (; first < upper.size(); ++first) {
+      sum += static_cast<double>(sampling_exp(upper[first].value));
+      if (sum > cut) break;
+    }
+    if (first == upper.size()) first = upper.size() - 1;  // rounding: the most probable token always stays
+    upper.erase(upper.begin(), upper.begin() + static_cast<std::ptrdiff_t>(first));
+    std::sort(upper.begin(), upper.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    candidates_ = std::move(upper);
+    return;
+  }
+}
+
+void Sampler::keep_min_p(float p) {
+  float max = kMinusInfinity;
+  for (const Candidate& c : candidates_) max = std::max(max, c.value);
+  const float threshold = max + static_cast<float>(std::log(static_cast<double>(p)));
+  std::vector<Candidate> kept;
+  for (const Candidate& c : candidates_)
+    if (!(c.value < threshold)) kept.push_back(c);
+  if (kept.size() < static_cast<size_t>(options_.min_tokens_to_keep))
+    keep_top_k(options_.min_tokens_to_keep);
+  else
+    candidates_ = std::move(kept);
+}
+
+void Sampler::keep_typical(float p) {
+  double entropy = 0;
+  for (const Candidate& c : candidates_)
+    if (c.value != kMinusInfinity)
+      entropy -= static_cast<double>(sampling_exp(c.value)) * static_cast<double>(c.value);
+  struct Scored {
+    float distance;
+    Candidate candidate;
+  };
+  std::vector<Scored> scored;
+  for (const Candidate& c : candidates_)
+    if (c.value != kMinusInfinity) scored.push_back({std::fabs(-c.value - static_cast<float>(entropy)), c});
+  std::sort(scored.begin(), scored.end(), [](const Scored& a, const Scored& b) {
+    return a.distance != b.distance ? a.distance < b.distance : a.candidate.id < b.candidate.id;
+  });
+  double sum = 0;
+  size_t keep = 0;
+  while (keep < scored.size()) {
+    sum += static_cast<double>(sampling_exp(scored[keep].candidate.value));
+    ++keep;
+    if (sum > static_cast<double>(p) && keep >= static_cast<size_t>(options_.min_tokens_to_keep)) break;
+  }
+  candidates_.clear();
+  for (size_t i = 0; i < keep; ++i) candidates_.push_back(scored[i].candidate);
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+}
+
+void Sampler::keep_top_n_sigma(float n) {
+  double sum = 0, squares = 0;
+  float max = kMinusInfinity;
+  size_t count = 0;
+  for (const Candidate& c : candidates_)
+    if (c.value != kMinusInfinity) {
+      sum += static_cast<double>(c.value);
+      max = std::max(max, c.value);
+      ++count;
+    }
+  if (count == 0) return;
+  const double mean = sum / static_cast<double>(count);
+  for (const Candidate& c : candidates_)
+    if (c.value != kMinusInfinity)
+      squares += (static_cast<double>(c.value) - mean) * (static_cast<double>(c.value) - mean);
+  const float threshold = max - n * static_cast<float>(std::sqrt(squares / static_cast<double>(count)));
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.value < threshold; });
+}
+
+void Sampler::drop_xtc(float u) {
+  if (u > options_.xtc_probability) return;
+  renormalise();
+  float least = std::numeric_limits<float>::infinity();
+  for (const Candidate& c : candidates_) {
+    const float p = sampling_exp(c.value);
+    if (p > options_.xtc_threshold) least = std::min(least, p);
+  }
+  std::erase_if(candidates_, [&](const Candidate& c) {
+    return sampling_exp(c.value) > least &&
+           std::find(options_.xtc_special.begin(), options_.xtc_special.end(), c.id) ==
+               options_.xtc_special.end();
+  });
+}
+
+void Sampler::renormalise() {
+  float max = kMinusInfinity;
+  for (const Candidate& c : candidates_) max = std::max(max, c.value);
+  if (max == kMinusInfinity) return;
+  double total = 0;
+  for (const Candidate& c : candidates_) total += static_cast<double>(sampling_exp(c.value - max));
+  const float shift = static_cast<float>(static_cast<double>(max) + std::log(total));
+  for (Candidate& c : candidates_) c.value -= shift;
+}
+
+int32_t Sampler::draw(float u) const {
+  // The same rule as categorical(), over the candidates that are left: absent ids have weight zero, so the
+  // blocks of 1024 ids hold the same sums.
+  float max = kMinusInfinity;
+  for (const Candidate& c : candidates_) max = std::max(max, c.value);
+  blocks_.clear();
+  std::vector<std::pair<size_t, size_t>> ranges;
+  double total = 0;
+  for (size_t i = 0; i < candidates_.size();) {
+    const int32_t block = candidates_[i].id / static_cast<int32_t>(kBlock);
+    double sum = 0;
+    size_t j = i;
+    for (; j < candidates_.size() && candidates_[j].id / static_cast<int32_t>(kBlock) == block; ++j)
+      sum += static_cast<double>(sampling_exp(candidates_[j].value - max));
+    blocks_.push_back(sum);
+    ranges.emplace_back(i, j);
+    total += sum;
+    i = j;
+  }
+  const double target = static_cast<double>(u) * total;
+  double prefix = 0;
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    if (prefix + blocks_[b] > target) {
+      double inside = 0;
+      for (size_t i = ranges[b].first; i < ranges[b].second; ++i) {
+        inside += static_cast<double>(sampling_exp(candidates_[i].value - max));
+        if (prefix + inside > target) return candidates_[i].id;
+      }
+    }
+    prefix += blocks_[b];
+  }
+  for (size_t i = candidates_.size(); i-- > 0;)
+    if (sampling_exp(candidates_[i].value - max) > 0) return candidates_[i].id;
+  return candidates_.front().id;
+}
+
+int32_t Sampler::draw_mirostat(float u) {
+  // Candidates whose surprise (in bits) exceeds mu are dropped; mu then moves towards the target surprise
+  // tau.
+  renormalise();
+  constexpr float kBitsPerNat = 1.44269504f;
+  std::vector<Candidate> all = candidates_;
+  std::erase_if(candidates_, [&](const Candidate& c) { return -c.value * kBitsPerNat > mirostat_mu_; });
+  if (candidates_.empty()) {
+    const auto best = std::max_element(
+        all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.value < b.value; });
+    candidates_.push_back(*best);
+  }
+  renormalise();
+  const int32_t id = draw(u);
+  for (const Candidate& c : candidates_)
+    if (c.id == id) mirostat_mu_ -= options_.mirostat_eta * (-c.value * kBitsPerNat - options_.mirostat_tau);
+  return id;
+}
+
+Sampled Sampler::sample(std::span<float> logits, std::span<const int32_t> history, uint64_t t,
+                        std::span<const int32_t> banned, int top_logprobs) {
+  for (const auto& [id, bias] : options_.logit_bias) logits[static_cast<size_t>(id)] += bias;
+  const bool penalised = std::find(order_.begin(), order_.end(), SamplerStage::penalties) != order_.end();
+  if (penalised) apply_penalties(logits, history);
+  if (options_.dry_multiplier > 0 &&
+      std::find(order_.begin(), order_.end(), SamplerStage::dry) != order_.end())
+    apply_dry(logits, history);
+  for (int32_t id : banned)
+    if (static_cast<size_t>(id) < logits.size()) logits[static_cast<size_t>(id)] = kMinusInfinity;
+
+  Sampled result;
+  const int32_t best = argmax(logits);
+  const float max = logits[static_cast<size_t>(best)];
+  bool has_nan = false;
+  for (float x : logits) has_nan |= x != x;
+  if (has_nan)
+    throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
+  if (max == kMinusInfinity) throw_error(ErrorCode::invalid_input, "no_valid_token: every token is excluded");
+
+  const bool wants_logprobs = top_logprobs >= 0;
+  if (options_.greedy() && !wants_logprobs) {
+    result.id = best;
+    return result;
+  }
+  const float normaliser = log_sum_exp(logits);
+  for (float& x : logits) x -= normaliser;
+
+  if (options_.greedy()) {
+    result.id = best;
+  } else {
+    candidates_.clear();
+    for (size_t i = 0; i < logits.size(); ++i)
+      if (logits[i] != kMinusInfinity) candidates_.push_back({static_cast<int32_t>(i), logits[i]});
+    const RandomKey key = step_key(options_.seed, t);
+    float u = 0;
+    const bool xtc = options_.xtc_probability > 0 &&
+                     std::find(order_.begin(), order_.end(), SamplerStage::xtc) != order_.end();
+    const SplitKeys keys = split(key);
+    u = uniform(xtc ? keys.second : key);
+    bool tempered = false;
+    auto apply_temperature = [&] {
+      const float r = static_cast<float>(1.0 / static_cast<double>(options_.temperature));
+      for (Candidate& c : candidates_) c.value *= r;
+      tempered = true;
+    };
+    for (SamplerStage stage : order_) {
+      // Filters read probabilities: after the temperature they need a distribution again.
+      const bool filter = stage != SamplerStage::temperature && stage != SamplerStage::penalties &&
+                          stage != SamplerStage::dry;
+      if (filter && options_.mirostat == 2) continue;
+      if (filter && tempered) renormalise();
+      switch (stage) {
+        case SamplerStage::penalties:
+        case SamplerStage::dry:
+          break;
+        case SamplerStage::top_n_sigma:
+          if (options_.top_n_sigma > 0) keep_top_n_sigma(options_.top_n_sigma);
+          break;
+        case SamplerStage::top_k:
+          keep_top_k(options_.top_k);
+          break;
+        case SamplerStage::typical:
+          if (options_.typical_p > 0 && options_.typical_p < 1) keep_typical(options_.typical_p);
+          break;
+        case SamplerStage::top_p:
+          if (options_.top_p > 0 && options_.top_p < 1) keep_top_p(options_.top_p);
+          break;
+        case SamplerStage::min_p:
+          if (options_.min_p > 0) keep_min_p(options_.min_p);
+          break;
+        case SamplerStage::xtc:
+          if (xtc) drop_xtc(uniform(keys.first));
+          break;
+        case SamplerStage::temperature:
+          apply_temperature();
+          break;
+      }
+      if (candidates_.empty())
+        throw_error(ErrorCode::invalid_input, "no_valid_token: stage {} left no token", name(stage));
+    }
+    if (!tempered) apply_temperature();
+    result.id = options_.mirostat == 2 ? draw_mirostat(u) : draw(u);
+  }
+  if (wants_logprobs) {
+    result.logprob = logits[static_cast<size_t>(result.id)];
+    const size_t count = std::min<size_t>(static_cast<size_t>(top_logprobs), logits.size());
+    std::vector<TokenLogprob> all;
+    all.reserve(logits.size());
+    for (size_t i = 0; i < logits.size(); ++i) all.push_back({static_cast<int32_t>(i), logits[i]});
+    std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end(),
+                      [](const TokenLogprob& a, const TokenLogprob& b) {
+                        return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
+                      });
+    all.resize(count);
+    result.top = std::move(all);
+  }
+  return result;
+}
+
+}  // namespace kvasir::engine
