@@ -1,0 +1,80 @@
+#include "cli/command.h"
+
+#include <algorithm>
+#include <csignal>
+#include <numeric>
+#include <vector>
+
+namespace kvasir::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupt_flag = 0;
+
+extern "C" void on_interrupt(int) {
+  // A second signal while the first is still unhandled ends the process: the user means it.
+  if (interrupt_flag != 0) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
+  interrupt_flag = 1;
+}
+
+// Levenshtein distance.
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest(const std::string& unknown, const std::vector<std::string>& names) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(3, unknown.size() / 2);
+  for (const std::string& candidate : names) {
+    const size_t d = distance(unknown, candidate);
+    if (d < best_distance) {
+      best_distance = d;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::string nearest_option(const CLI::App& app, const std::string& unknown) {
+  std::string bare = unknown.substr(0, unknown.find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return nearest(bare, names);
+}
+
+std::string nearest_command(const CLI::App& app, const std::string& unknown) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  return nearest(unknown, names);
+}
+
+bool interrupted() { return interrupt_flag != 0; }
+void clear_interrupt() { interrupt_flag = 0; }
+
+void install_interrupt_handler() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace kvasir::cli

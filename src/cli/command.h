@@ -1,0 +1,46 @@
+// The command line: one file a verb, each adding its subcommand to the application.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+namespace kvasir::cli {
+
+// What a verb's callback leaves for main(): the work to do after parsing, whose result is the exit status.
+struct Invocation {
+  std::function<int()> work;
+};
+
+// Exit statuses that scripts rely on.
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitUnsupported = 3;
+inline constexpr int kExitDoesNotFit = 4;
+inline constexpr int kExitInterrupted = 130;
+
+void add_bench(CLI::App& app, Invocation& invocation);
+void add_chat(CLI::App& app, Invocation& invocation);
+void add_detokenize(CLI::App& app, Invocation& invocation);
+void add_doctor(CLI::App& app, Invocation& invocation);
+void add_eval(CLI::App& app, Invocation& invocation);
+void add_fit(CLI::App& app, Invocation& invocation);
+void add_generate(CLI::App& app, Invocation& invocation);
+void add_get(CLI::App& app, Invocation& invocation);
+void add_inspect(CLI::App& app, Invocation& invocation);
+void add_render(CLI::App& app, Invocation& invocation);
+void add_synth(CLI::App& app, Invocation& invocation);
+void add_tokenize(CLI::App& app, Invocation& invocation);
+void add_version(CLI::App& app, Invocation& invocation);
+
+// Closest of an application's (or subcommand's) option names to one that it does not know, for "did you mean".
+std::string nearest_option(const CLI::App& app, const std::string& unknown);
+std::string nearest_command(const CLI::App& app, const std::string& unknown);
+
+// Set by SIGINT (and SIGTERM); long work polls it between steps. Cleared by whoever handles it.
+bool interrupted();
+void clear_interrupt();
+void install_interrupt_handler();
+
+}  // namespace kvasir::cli

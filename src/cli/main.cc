@@ -1,0 +1,118 @@
+// kvasir: the command line's entry. Parses, runs one verb, turns errors into one line on stderr and an exit status.
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/version.h"
+
+namespace kvasir::cli {
+namespace {
+
+int exit_status(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_input: return kExitUsage;
+    case ErrorCode::unsupported: return kExitUnsupported;
+    case ErrorCode::resource_exhausted: return kExitDoesNotFit;
+    case ErrorCode::cancelled: return kExitInterrupted;
+    case ErrorCode::corrupt_file:
+    case ErrorCode::not_found:
+    case ErrorCode::internal: return kExitFailure;
+  }
+  return kExitFailure;
+}
+
+int usage_error(const CLI::App& app, const std::string& message) {
+  std::fprintf(stderr, "kvasir: %s\n", message.c_str());
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const std::string verb = chosen.empty() ? std::string() : " " + chosen.front()->get_name();
+  std::fprintf(stderr, "Try: kvasir%s --help\n", verb.c_str());
+  return kExitUsage;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"kvasir runs large language models on this machine.", "kvasir"};
+  app.require_subcommand(0, 1);
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Examples:\n"
+      "  kvasir get smollm2                               fetch a small model\n"
+      "  kvasir chat smollm2                              talk to it\n"
+      "  kvasir generate model.gguf --prompt 'Once upon'  one answer\n"
+      "  kvasir fit model.gguf --context 32768            will it fit in memory?\n"
+      "MODEL is a GGUF file, a model folder, or a short name (kvasir get --list).\n"
+      "Exit status: 0 done, 1 failure, 2 wrong usage, 3 unsupported, 4 does not fit, 130 interrupted.");
+  bool show_version = false;
+  app.add_flag("--version", show_version, "Print the version and exit");
+  Invocation invocation;
+  add_chat(app, invocation);
+  add_generate(app, invocation);
+  add_get(app, invocation);
+  add_fit(app, invocation);
+  add_inspect(app, invocation);
+  add_bench(app, invocation);
+  add_eval(app, invocation);
+  add_tokenize(app, invocation);
+  add_detokenize(app, invocation);
+  add_render(app, invocation);
+  add_synth(app, invocation);
+  add_doctor(app, invocation);
+  add_version(app, invocation);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    std::fputs((chosen.empty() ? app : *chosen.front()).help("", CLI::AppFormatMode::Normal).c_str(), stdout);
+    return kExitDone;
+  } catch (const CLI::CallForAllHelp&) {
+    std::fputs(app.help("", CLI::AppFormatMode::All).c_str(), stdout);
+    return kExitDone;
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    const CLI::App& where = chosen.empty() ? app : *chosen.front();
+    const std::vector<std::string> extras = app.remaining(true);
+    const std::string unknown = extras.empty() ? std::string("?") : extras.front();
+    if (unknown.rfind('-', 0) == 0) {
+      const std::string near = nearest_option(where, unknown);
+      return usage_error(app, fmt::format("unknown flag {}{}", printable(unknown), near.empty() ? "" : ": did you mean " + near + "?"));
+    }
+    const std::string near = chosen.empty() ? nearest_command(app, unknown) : std::string();
+    if (chosen.empty())
+      return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown), near.empty() ? "" : ": did you mean " + near + "?"));
+    return usage_error(app, fmt::format("unexpected argument '{}'", printable(unknown)));
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, printable(error.what()));
+  }
+  if (show_version) {
+    std::printf("kvasir %s\n", kVersion);
+    return kExitDone;
+  }
+  if (!invocation.work) {
+    std::fputs(app.help().c_str(), stdout);
+    return kExitUsage;
+  }
+  return invocation.work();
+}
+
+}  // namespace
+}  // namespace kvasir::cli
+
+int main(int argc, char** argv) {
+  using namespace kvasir;
+  try {
+    return cli::run(argc, argv);
+  } catch (const Error& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "kvasir: %s\n", error.what());
+    if (!error.details().empty()) std::fprintf(stderr, "%s\n", error.details().c_str());
+    return cli::exit_status(error.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "kvasir: out of memory outside the memory plan\n");
+    return cli::kExitDoesNotFit;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kvasir: internal error: %s\n", error.what());
+    return cli::kExitFailure;
+  }
+}
