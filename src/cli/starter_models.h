@@ -12,11 +12,11 @@ namespace kvasir::cli {
 struct StarterModel {
   std::string_view short_name;
   std::string_view description;
-  std::string_view file_name;               // in the models folder
-  std::string_view sha256;                  // of the file
+  std::string_view file_name;  // in the models folder
+  std::string_view sha256;     // of the file
   size_t bytes;
-  std::vector<std::string_view> packages;   // "name==version"
-  std::vector<std::string_view> parts;      // paths inside the unpacked packages, concatenated in this order
+  std::vector<std::string_view> packages;  // "name==version"
+  std::vector<std::string_view> parts;     // paths inside the unpacked packages, concatenated in this order
   std::string_view license;
 };
 
@@ -26,8 +26,8 @@ const StarterModel* find_starter(std::string_view short_name);
 // $KVASIR_MODELS, else $XDG_DATA_HOME/kvasir/models, else ~/.local/share/kvasir/models.
 std::filesystem::path models_folder();
 
-// MODEL as given on the command line -> a path that exists: a file, a folder, or a starter model that has been fetched.
-// Throws Error{not_found} with the way out.
+// MODEL as given on the command line -> a path that exists: a file, a folder, or a starter model that has
+// been fetched. Throws Error{not_found} with the way out.
 std::filesystem::path resolve_model(const std::string& model);
 
 std::string sha256_of_file(const std::filesystem::path& path);

@@ -482,10 +482,10 @@ Sampled Sampler::sample(std::span<float> logits, std::span<const int32_t> histor
   const float normaliser = log_sum_exp(logits);
   for (float& x : logits) x -= normaliser;
 
+  candidates_.clear();
   if (options_.greedy()) {
     result.id = best;
   } else {
-    candidates_.clear();
     for (size_t i = 0; i < logits.size(); ++i)
       if (logits[i] != kMinusInfinity) candidates_.push_back({static_cast<int32_t>(i), logits[i]});
     const RandomKey key = step_key(options_.seed, t);

@@ -48,14 +48,14 @@ struct SamplingOptions {
   float dry_base = 1.75f;
   int dry_allowed_length = 2;
   int dry_context = 0;                             // 0: all
-  std::vector<std::vector<int32_t>> dry_breakers;  // token sequences that end a match
+  std::vector<std::vector<int32_t>> dry_breakers = {};  // token sequences that end a match
   int mirostat = 0;  // 2: mirostat 2.0 (Basu et al. 2021) in place of the filters; 0: off
   float mirostat_tau = 5;
   float mirostat_eta = 0.1f;
-  std::map<int32_t, float> logit_bias;
+  std::map<int32_t, float> logit_bias = {};
   uint64_t seed = 0;
-  std::vector<int32_t> xtc_special;  // ids that XTC never removes (end of generation, newline)
-  std::vector<SamplerStage> order;   // empty: default_order()
+  std::vector<int32_t> xtc_special = {};  // ids that XTC never removes (end of generation, newline)
+  std::vector<SamplerStage> order = {};   // empty: default_order()
 
   bool greedy() const { return temperature == 0; }
   // Throws Error{invalid_input} naming the field, its value and its range. `vocabulary`: ids must be below
@@ -93,11 +93,14 @@ class Sampler {
 
   const SamplingOptions& options() const { return options_; }
 
- private:
   struct Candidate {
     int32_t id;
-    float value;
+    float value;  // log-probability as of the last stage, tempered
   };
+  // What the last draw chose from, by ascending id (nothing after a greedy choice).
+  std::span<const Candidate> candidates() const { return candidates_; }
+
+ private:
   void apply_penalties(std::span<float> logits, std::span<const int32_t> history);
   void apply_dry(std::span<float> logits, std::span<const int32_t> history);
   void keep_top_k(int k);
