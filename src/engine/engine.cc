@@ -1,0 +1,235 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/topology.h"
+#include "engine/memory_plan.h"
+
+namespace kvasir::engine {
+
+std::string_view name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::cancelled: return "cancelled";
+  }
+  return "?";
+}
+
+struct Engine::Row {
+  using Clock = std::chrono::steady_clock;
+
+  explicit Row(Request r) : request(std::move(r)), sampler(request.sampling) {}
+
+  Context& context() { return request.context != nullptr ? *request.context : own; }
+
+  Request request;
+  Sampler sampler;
+  Context own;
+  std::vector<int32_t> history;  // prompt and committed tokens
+  Outcome outcome;
+  Clock::time_point admitted, first_token;
+  bool started = false;
+  bool finished = false;
+
+  // Tokens that are known but whose keys and values are not stored yet.
+  std::span<const int32_t> pending() { return std::span<const int32_t>(history).subspan(context().tokens.size()); }
+};
+
+MemoryReport Engine::plan(const std::filesystem::path& path, const EngineOptions& options) {
+  return plan_memory(path, with_defaults(options));
+}
+
+std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const EngineOptions& given) {
+  EngineOptions options = with_defaults(given);
+  std::unique_ptr<Engine> engine(new Engine);
+  engine->report_ = plan_memory(path, options);
+  const MemoryReport& report = engine->report_;
+  if (!report.fits)
+    throw Error(ErrorCode::resource_exhausted,
+                fmt::format("{} does not fit: {} MB needed, {} MB available{}", path.string(), report.total_bytes / 1000000,
+                            report.available_bytes / 1000000,
+                            report.max_context > 0 ? fmt::format(": use --context {} or less", report.max_context) : std::string()),
+                describe(report));
+  options.load.context = report.context;
+  options.load.ledger = engine->ledger_.get();
+  engine->model_ = models::Model::load(path, options.load);
+  engine->team_ = std::make_unique<ThreadTeam>(options.load.threads, options.pin_threads ? discover_topology().cpus : std::vector<int>{});
+  engine->executor_ = std::make_unique<program::CpuExecutor>(*engine->team_);
+  const CachePlan cache = plan_cache(engine->model_->groups(), options.load, report.context);
+  engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa), cache.capacity, engine->ledger_.get());
+  engine->builder_ = std::make_unique<StepBuilder>(*engine->model_);
+  return engine;
+}
+
+Engine::~Engine() { kv_step_.rollback(); }
+
+void Engine::check(const Request& request) const {
+  if (request.prompt.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty: at least one token is needed");
+  model_->check_tokens(request.prompt);
+  request.sampling.validate(model_->info().vocab);
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  const int64_t limit = context_limit();
+  if (length > limit || (length == limit && request.max_tokens != 0))
+    throw_error(ErrorCode::invalid_input, "the prompt has {} tokens and the context holds {}: shorten it, or raise --context ({})", length, limit,
+                model_->info().model_context > limit ? fmt::format("the model allows {}", model_->info().model_context)
+                                                     : std::string("already at the model's limit"));
+  if (request.max_tokens < -1) throw_error(ErrorCode::invalid_input, "max_tokens must be >= 0, got {}", request.max_tokens);
+  if (request.min_tokens < 0 || (request.max_tokens >= 0 && request.min_tokens > request.max_tokens))
+    throw_error(ErrorCode::invalid_input, "min_tokens must be between 0 and max_tokens, got {}", request.min_tokens);
+}
+
+void Engine::admit(Row& row) {
+  row.started = true;
+  row.admitted = Row::Clock::now();
+  row.history = row.request.prompt;
+  if (row.request.context == nullptr) row.own = new_context();
+  // What the context already stores of this prompt is kept; its last token is always run again, for its logits.
+  Context& context = row.context();
+  const std::vector<int32_t>& prompt = row.request.prompt;
+  size_t common = 0;
+  while (common < context.tokens.size() && common + 1 < prompt.size() && context.tokens[common] == prompt[common]) ++common;
+  if (common < context.tokens.size()) {
+    const int32_t nearest = context.sequence.nearest_resumable(static_cast<int32_t>(common));
+    context.sequence.truncate(nearest);
+    context.tokens.resize(static_cast<size_t>(nearest));
+  }
+  row.outcome.timings.prompt_tokens = static_cast<int64_t>(prompt.size());
+  row.outcome.timings.reused_tokens = static_cast<int64_t>(context.tokens.size());
+}
+
+void Engine::consume_logits(Row& row, int32_t index) {
+  Outcome& outcome = row.outcome;
+  const auto now = Row::Clock::now();
+  if (outcome.tokens.empty()) {
+    row.first_token = now;
+    outcome.timings.prefill_seconds = std::chrono::duration<double>(now - row.admitted).count();
+    // The end of the prompt is where the next turn of a conversation comes back to.
+    row.context().sequence.checkpoint();
+  }
+  if (row.request.max_tokens == 0) {
+    row.finished = true;
+    outcome.reason = FinishReason::length;
+    return;
+  }
+  const float* logits = model_->logits(index);
+  logits_.assign(logits, logits + model_->info().vocab);
+  const auto generated = static_cast<int64_t>(outcome.tokens.size());
+  const bool banned = generated < row.request.min_tokens;
+  const Sampled sampled =
+      row.sampler.sample(logits_, row.history, static_cast<uint64_t>(generated),
+                         banned ? std::span<const int32_t>(row.request.stop_ids) : std::span<const int32_t>(), row.request.top_logprobs);
+  outcome.tokens.push_back(sampled.id);
+  row.history.push_back(sampled.id);
+  outcome.timings.completion_tokens = generated + 1;
+  outcome.timings.decode_seconds = std::chrono::duration<double>(Row::Clock::now() - row.first_token).count();
+  if (row.request.top_logprobs >= 0) outcome.logprobs.push_back(sampled);
+  const std::vector<int32_t>& stops = row.request.stop_ids;
+  const bool end = std::find(stops.begin(), stops.end(), sampled.id) != stops.end();
+  bool wanted = true;
+  if (row.request.on_token) wanted = row.request.on_token({sampled.id, &sampled, generated});
+  if (end || !wanted) {
+    row.finished = true;
+    outcome.reason = FinishReason::stop;
+  } else if ((row.request.max_tokens >= 0 && generated + 1 >= row.request.max_tokens) ||
+             static_cast<int64_t>(row.history.size()) > context_limit()) {
+    row.finished = true;
+    outcome.reason = FinishReason::length;
+  }
+}
+
+bool Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
+  const program::Counts& maxima = model_->maxima();
+  builder_->clear();
+  std::vector<Row*> batch;
+  std::vector<size_t> taken;
+  int64_t budget = maxima.tokens;
+  auto add = [&](Row& row, size_t count) {
+    const std::span<const int32_t> pending = row.pending();
+    builder_->add(row.context().sequence, pending.first(count), count == pending.size() ? WantLogits::last : WantLogits::none);
+    batch.push_back(&row);
+    taken.push_back(count);
+    budget -= static_cast<int64_t>(count);
+  };
+  // Rows that decode first (each needs one token), then prompts in the order of arrival.
+  size_t active = 0;
+  for (const auto& row : rows) active += row->started && !row->finished ? 1 : 0;
+  for (const auto& row : rows) {
+    if (row->started || active >= static_cast<size_t>(maxima.rows)) continue;
+    admit(*row);
+    ++active;
+  }
+  for (const bool decoding : {true, false})
+    for (const auto& row : rows) {
+      if (!row->started || row->finished || budget <= 0) continue;
+      const size_t pending = row->pending().size();
+      if ((pending == 1 && !row->outcome.tokens.empty()) != decoding) continue;
+      const auto limit = static_cast<size_t>(std::min<int64_t>(budget, row->context().sequence.max_append()));
+      add(*row, std::min(pending, limit));
+    }
+  if (batch.empty()) return false;
+
+  cache_->reserve(builder_->sequences(), builder_->counts(), kv_step_);
+  const program::StepState& state = builder_->state(kv_step_);
+  model_->run(state, *executor_);
+  kv_step_.commit();
+
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Row& row = *batch[i];
+    Context& context = row.context();
+    const std::span<const int32_t> pending = row.pending().first(taken[i]);
+    const std::vector<int32_t> stored(pending.begin(), pending.end());
+    context.tokens.insert(context.tokens.end(), stored.begin(), stored.end());
+    if (row.outcome.tokens.empty() && row.request.on_progress)
+      row.request.on_progress(static_cast<int64_t>(context.tokens.size()), static_cast<int64_t>(row.request.prompt.size()));
+    if (builder_->logits_index(i) >= 0) consume_logits(row, builder_->logits_index(i));
+  }
+  return true;
+}
+
+std::vector<Outcome> Engine::generate(std::vector<Request> requests, const std::function<bool()>& cancelled) {
+  for (const Request& request : requests) check(request);
+  std::vector<std::unique_ptr<Row>> rows;
+  for (Request& request : requests) rows.push_back(std::make_unique<Row>(std::move(request)));
+  while (true) {
+    if (cancelled && cancelled()) {
+      for (const auto& row : rows)
+        if (!row->finished) {
+          row->finished = true;
+          row->outcome.reason = FinishReason::cancelled;
+        }
+      break;
+    }
+    if (!step(rows)) break;
+    // A finished row's own pages go back at once, so that waiting rows can start.
+    for (const auto& row : rows)
+      if (row->finished && row->request.context == nullptr) row->own = Context{};
+  }
+  std::vector<Outcome> outcomes;
+  for (const auto& row : rows) outcomes.push_back(std::move(row->outcome));
+  return outcomes;
+}
+
+Outcome Engine::generate(Request request, const std::function<bool()>& cancelled) {
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return std::move(generate(std::move(requests), cancelled).front());
+}
+
+void Engine::prefill(Context& context, std::span<const int32_t> ids) {
+  model_->check_tokens(ids);
+  while (!ids.empty()) {
+    const auto count = static_cast<size_t>(
+        std::min<int64_t>({static_cast<int64_t>(ids.size()), model_->maxima().tokens, context.sequence.max_append()}));
+    builder_->clear();
+    builder_->add(context.sequence, ids.first(count), WantLogits::none);
+    cache_->reserve(builder_->sequences(), builder_->counts(), kv_step_);
+    model_->run(builder_->state(kv_step_), *executor_);
+    kv_step_.commit();
+    context.tokens.insert(context.tokens.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
+    ids = ids.subspan(count);
+  }
+}
+
+}  // namespace kvasir::engine

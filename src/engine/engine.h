@@ -1,0 +1,136 @@
+// One opened model with everything that runs it: threads, KV cache, scheduler.
+//
+// A Request becomes a row; each step() takes a ragged batch of rows (one token of each that decodes, then chunks of prompts)
+// through one forward pass. What a row produces depends on its own request alone (design law 1). One thread drives an Engine.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/memory.h"
+#include "base/thread_team.h"
+#include "engine/sampler.h"
+#include "engine/step_builder.h"
+#include "kv/cache.h"
+#include "models/model.h"
+#include "program/executor.h"
+
+namespace kvasir::engine {
+
+struct EngineOptions {
+  models::LoadOptions load;      // threads = 0: one per physical core within quota; ledger is the engine's own
+  bool pin_threads = false;
+  size_t memory_budget = 0;      // bytes; 0: what the machine has available
+};
+
+// What a load takes, from headers alone. total = weights + kv + workspace + process.
+struct MemoryReport {
+  size_t weights_bytes = 0;
+  size_t stored_bytes = 0;
+  size_t kv_bytes = 0;
+  size_t kv_bytes_per_token = 0;
+  size_t workspace_bytes = 0;
+  size_t process_bytes = 0;
+  size_t total_bytes = 0;
+  size_t available_bytes = 0;
+  bool fits = false;
+  int64_t context = 0;
+  int64_t model_context = 0;
+  int64_t max_context = 0;       // the longest that fits with these options (0: none)
+  std::vector<models::KvGroup> kv_groups;
+};
+
+enum class FinishReason : uint8_t { stop, length, cancelled };
+std::string_view name(FinishReason reason);
+
+// A sequence that outlives a request: what is stored of it is reused by the next request that begins with the same tokens.
+struct Context {
+  kv::Sequence sequence;
+  std::vector<int32_t> tokens;   // those whose keys and values are stored
+};
+
+struct Committed {
+  int32_t id;
+  const Sampled* sampled;        // with logprobs when they were asked for
+  int64_t index;                 // of the sampled token in its row, from 0
+};
+
+struct Request {
+  std::vector<int32_t> prompt;   // at least one id
+  SamplingOptions sampling;
+  int64_t max_tokens = -1;       // -1: until an end token or the context is full
+  int64_t min_tokens = 0;
+  std::vector<int32_t> stop_ids; // end-of-generation ids; committed, then the row finishes
+  int top_logprobs = -1;         // -1: none
+  Context* context = nullptr;    // not owned; null: a sequence of the row's own
+  std::function<bool(const Committed&)> on_token;                   // false: finish with `stop`
+  std::function<void(int64_t done, int64_t total)> on_progress;     // prompt tokens
+};
+
+struct Timings {
+  double prefill_seconds = 0;    // from admission to the first token
+  double decode_seconds = 0;
+  int64_t prompt_tokens = 0;
+  int64_t reused_tokens = 0;     // of the prompt, found in the context
+  int64_t completion_tokens = 0;
+};
+
+struct Outcome {
+  FinishReason reason = FinishReason::stop;
+  std::vector<int32_t> tokens;   // sampled, the end token included
+  std::vector<Sampled> logprobs; // [tokens] when asked for
+  Timings timings;
+};
+
+class Engine {
+ public:
+  // From headers alone; nothing is loaded. `options.load.context` 0: the model's own limit, or the longest that fits.
+  static MemoryReport plan(const std::filesystem::path& path, const EngineOptions& options);
+  // Refuses (Error{resource_exhausted}, before reading a weight) what does not fit.
+  static std::unique_ptr<Engine> open(const std::filesystem::path& path, const EngineOptions& options);
+  ~Engine();
+
+  models::Model& model() { return *model_; }
+  kv::KvCache& cache() { return *cache_; }
+  program::CpuExecutor& executor() { return *executor_; }
+  const MemoryLedger& ledger() const { return *ledger_; }
+  const MemoryReport& memory() const { return report_; }
+  int64_t context_limit() const { return model_->info().context; }
+
+  Context new_context() { return Context{cache_->create(), {}}; }
+
+  // Checks the request (prompt length, ids, options); throws before anything runs. Runs all of them to their end, in one batch
+  // as far as rows and pages allow; `cancelled` is polled between steps.
+  std::vector<Outcome> generate(std::vector<Request> requests, const std::function<bool()>& cancelled = {});
+  Outcome generate(Request request, const std::function<bool()>& cancelled = {});
+
+  // Appends `ids` to a context, chunk by chunk, without sampling.
+  void prefill(Context& context, std::span<const int32_t> ids);
+
+ private:
+  struct Row;
+  Engine() = default;
+  void check(const Request& request) const;
+  bool step(std::vector<std::unique_ptr<Row>>& rows);
+  void admit(Row& row);
+  void consume_logits(Row& row, int32_t index);
+
+  std::unique_ptr<MemoryLedger> ledger_ = std::make_unique<MemoryLedger>();
+  MemoryReport report_;
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<ThreadTeam> team_;
+  std::unique_ptr<program::CpuExecutor> executor_;
+  std::unique_ptr<kv::KvCache> cache_;
+  std::unique_ptr<StepBuilder> builder_;
+  kv::Step kv_step_;
+  std::vector<float> logits_;
+};
+
+}  // namespace kvasir::engine

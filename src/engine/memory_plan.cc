@@ -1,0 +1,107 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/topology.h"
+
+namespace kvasir::engine {
+namespace {
+
+// Code, libraries, allocator and the tokenizer: what the process itself needs beside arenas and pools. The constant is the
+// resident set of a process that has started and opened nothing; the vocabulary's part covers tables and strings of the
+// tokenizer. Both were measured (docs/memory.md) and are upper bounds, not results of a run.
+constexpr size_t kProcessBytes = size_t{24} << 20;
+constexpr size_t kBytesPerVocabularyEntry = 160;
+
+}  // namespace
+
+EngineOptions with_defaults(const EngineOptions& given) {
+  EngineOptions options = given;
+  if (options.load.threads == 0) options.load.threads = default_threads(discover_topology());
+  if (options.load.threads < 1) throw_error(ErrorCode::invalid_input, "threads must be at least 1, got {}", options.load.threads);
+  if (options.load.rows < 1) throw_error(ErrorCode::invalid_input, "batch must be at least 1, got {}", options.load.rows);
+  if (options.load.chunk < 1) throw_error(ErrorCode::invalid_input, "chunk must be at least 1, got {}", options.load.chunk);
+  if (options.load.context < 0) throw_error(ErrorCode::invalid_input, "context must be positive, got {}", options.load.context);
+  options.load.chunk = std::max(options.load.chunk, options.load.rows);
+  return options;
+}
+
+CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load, int64_t context) {
+  CachePlan plan;
+  plan.shape.page_tokens = load.page_tokens;
+  plan.shape.start = static_cast<int32_t>(load.kv_start);
+  size_t owners = 0;
+  for (const models::KvGroup& group : groups) owners += group.layers.size();
+  plan.shape.group_of.resize(owners);
+  plan.shape.index_in_group.resize(owners);
+  // Owners are numbered in layer order.
+  std::vector<int> layers;
+  for (const models::KvGroup& group : groups) layers.insert(layers.end(), group.layers.begin(), group.layers.end());
+  std::sort(layers.begin(), layers.end());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    kv::LayerGroup group;
+    group.geometry = groups[g].geometry;
+    for (size_t i = 0; i < groups[g].layers.size(); ++i) {
+      const auto owner = std::lower_bound(layers.begin(), layers.end(), groups[g].layers[i]) - layers.begin();
+      group.owners.push_back(static_cast<int>(owner));
+      plan.shape.group_of[static_cast<size_t>(owner)] = static_cast<int>(g);
+      plan.shape.index_in_group[static_cast<size_t>(owner)] = static_cast<int>(i);
+    }
+    plan.shape.groups.push_back(std::move(group));
+  }
+  const kv::Workload workload{.context = context, .batch = load.rows, .chunk = load.chunk};
+  plan.capacity = kv::plan_capacity(plan.shape, kv::layouts_for(load.isa), workload);
+  plan.bytes = kv::plan_bytes(plan.shape, kv::layouts_for(load.isa), plan.capacity);
+  return plan;
+}
+
+MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions& options) {
+  models::ModelInfo info;
+  const models::MemoryPlan plan = models::Model::plan(path, options.load, &info);
+  MemoryReport report;
+  report.weights_bytes = plan.weights_bytes;
+  report.stored_bytes = plan.stored_bytes;
+  report.workspace_bytes = plan.workspace_bytes;
+  report.kv_groups = plan.kv_groups;
+  report.process_bytes = kProcessBytes + static_cast<size_t>(info.vocab) * kBytesPerVocabularyEntry;
+  report.model_context = info.model_context;
+  const Topology topology = discover_topology();
+  report.available_bytes = options.memory_budget > 0 ? options.memory_budget : topology.available_bytes;
+  for (const models::KvGroup& group : plan.kv_groups) report.kv_bytes_per_token += group.bytes_per_token;
+
+  auto total_at = [&](int64_t context) {
+    return report.weights_bytes + report.workspace_bytes + report.process_bytes + plan_cache(plan.kv_groups, options.load, context).bytes.bytes;
+  };
+  // kv bytes grow with the context: the longest that fits is found by bisection.
+  const int64_t limit = info.model_context;
+  if (total_at(limit) <= report.available_bytes) {
+    report.max_context = limit;
+  } else {
+    int64_t low = 0, high = limit;
+    while (low < high) {
+      const int64_t middle = low + (high - low + 1) / 2;
+      if (total_at(middle) <= report.available_bytes)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    report.max_context = low;
+  }
+  report.context = info.context;
+  report.kv_bytes = plan_cache(plan.kv_groups, options.load, report.context).bytes.bytes;
+  report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes + report.process_bytes;
+  report.fits = report.total_bytes <= report.available_bytes;
+  return report;
+}
+
+std::string describe(const MemoryReport& report) {
+  auto line = [](std::string_view what, size_t bytes) { return fmt::format("  {:<12} {:>14} bytes  {:>9.1f} MB\n", what, bytes, static_cast<double>(bytes) / 1e6); };
+  std::string text = line("weights", report.weights_bytes) + line("kv", report.kv_bytes) + line("workspace", report.workspace_bytes) +
+                     line("process", report.process_bytes) + line("total", report.total_bytes) + line("available", report.available_bytes);
+  text += fmt::format("  context {} of {} ({} bytes of KV a token); longest that fits: {}", report.context, report.model_context,
+                      report.kv_bytes_per_token, report.max_context);
+  return text;
+}
+
+}  // namespace kvasir::engine
