@@ -113,7 +113,9 @@ struct ModelInfo {
 
 class Model {
  public:
-  static MemoryPlan plan(const std::filesystem::path& path, const LoadOptions& options);
+  // `info`, when given, receives the facts that headers tell (the digest of weights is not among them).
+  static MemoryPlan plan(const std::filesystem::path& path, const LoadOptions& options,
+                         ModelInfo* info = nullptr);
   static std::unique_ptr<Model> load(const std::filesystem::path& path, const LoadOptions& options);
   virtual ~Model() = default;
   Model(const Model&) = delete;
