@@ -36,12 +36,12 @@ struct CodecPair {
 
 // Layers with equal geometry, retention and codec form a group and share a page table.
 struct GroupGeometry {
-  int layers = 0;             // cache-owning layers in the group
-  int kv_heads = 0;           // H
-  int head_dim_k = 0;         // D_k
-  int head_dim_v = 0;         // D_v
-  std::optional<int> window;  // keys a query may see, itself included (none: all)
-  int sinks = 0;              // first positions that are never evicted
+  int layers = 0;                  // cache-owning layers in the group
+  int kv_heads = 0;                // H
+  int head_dim_k = 0;              // D_k
+  int head_dim_v = 0;              // D_v
+  std::optional<int> window = {};  // keys a query may see, itself included (none: all)
+  int sinks = 0;                   // first positions that are never evicted
   CodecPair codec;
   int page_tokens = 64;  // P: a power of two, 16 .. 256 (unit tests: smaller ones too)
   bool operator==(const GroupGeometry&) const = default;

@@ -1,0 +1,407 @@
+#include "kv/cache.h"
+
+#include <gtest/gtest.h>
+
+#include "kv/test_rows.h"
+
+namespace kvasir::kv {
+namespace {
+
+using testing::append;
+using testing::difference;
+using testing::make_shape;
+using testing::pages_each;
+using testing::TestLayout;
+using testing::TestRow;
+
+std::vector<int32_t> counting(int32_t from, int32_t count) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(from + i);
+  return tokens;
+}
+
+struct Fixture {
+  CacheShape shape;
+  KvCache cache;
+  explicit Fixture(const testing::ShapeOptions& options, uint32_t pages = 64)
+      : shape(make_shape(options)),
+        cache(shape, TestLayout::factory(), pages_each(shape, pages), nullptr, true) {}
+  TestRow row() { return {cache.create(), {}}; }
+};
+
+TEST(KvCache, RaggedStepsStoreEachRowsOwnTokens) {
+  Fixture f({.page = 4});
+  TestRow a = f.row(), b = f.row(), c = f.row();
+  Step step;
+  TestRow* rows[] = {&a, &b, &c};
+  const std::vector<int32_t> first[] = {counting(0, 7), counting(100, 1), {}};
+  append(f.cache, rows, first, step);
+  const std::vector<int32_t> second[] = {counting(7, 1), counting(101, 9), counting(200, 4)};
+  append(f.cache, rows, second, step);
+  for (const TestRow* row : rows) EXPECT_EQ(difference(*row), "");
+  EXPECT_EQ(a.sequence.offset(), 8);
+  EXPECT_EQ(f.cache.pool(0, true).used_pages(), 2u + 3u + 1u);
+}
+
+TEST(KvCache, AnUncommittedStepLeavesNothingBehind) {
+  Fixture f({.page = 4, .window = 6, .state_bytes = 16});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 6));
+  TestRow b{a.sequence.fork(), a.tokens};
+  const auto used = f.cache.used_bytes();
+  {
+    Step step;
+    f.cache.reserve({&a.sequence, &b.sequence}, {9, 1}, step);
+    EXPECT_TRUE(a.sequence.in_step());
+    TestRow* rows[] = {&a, &b};
+    const std::vector<int32_t> tokens[] = {counting(6, 9), counting(50, 1)};
+    testing::run_step(f.cache, step, rows, tokens);
+  }
+  EXPECT_FALSE(a.sequence.in_step());
+  EXPECT_EQ(f.cache.used_bytes(), used);
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+  append(f.cache, a, counting(6, 3));
+  append(f.cache, b, counting(60, 3));
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+}
+
+TEST(KvCache, ReservationIsAllOrNothing) {
+  Fixture f({.page = 4, .window = 8}, 4);
+  TestRow a = f.row(), b = f.row();
+  append(f.cache, a, counting(0, 5));
+  Step step;
+  const auto used = f.cache.used_bytes();
+  EXPECT_THROW(f.cache.reserve({&b.sequence, &a.sequence}, {8, 4}, step), KvPoolExhausted);
+  EXPECT_FALSE(step.open());
+  EXPECT_FALSE(b.sequence.in_step());
+  EXPECT_EQ(f.cache.used_bytes(), used);
+  const auto shortage =
+      f.cache.shortage(std::vector<Sequence*>{&b.sequence, &a.sequence}, std::vector<int32_t>{8, 4});
+  ASSERT_TRUE(shortage);
+  EXPECT_EQ(shortage->needed, 3u);
+  EXPECT_EQ(shortage->free, 2u);
+  append(f.cache, b, counting(10, 8));
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+}
+
+TEST(KvCache, PressureIsAskedForPagesBeforeARefusal) {
+  Fixture f({.page = 4}, 2);
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 8));
+  f.cache.on_pressure([&] {
+    const bool had = a.sequence.offset() > 0;
+    a.sequence = f.cache.create();
+    return had;
+  });
+  TestRow b = f.row();
+  append(f.cache, b, counting(0, 8));
+  EXPECT_EQ(difference(b), "");
+  TestRow c = f.row();
+  Step step;
+  EXPECT_THROW(f.cache.reserve({&c.sequence}, {1}, step), KvPoolExhausted);
+}
+
+TEST(KvCache, ForkCopiesOnlyTheSharedPartialPage) {
+  Fixture f({.page = 4});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 10));
+  TestRow b{a.sequence.fork(), a.tokens};
+  EXPECT_EQ(f.cache.pool(0, true).used_pages(), 3u);
+  append(f.cache, b, counting(70, 5));
+  EXPECT_EQ(f.cache.pages_copied(), 1u);
+  append(f.cache, a, counting(80, 5));
+  EXPECT_EQ(f.cache.pages_copied(), 1u);  // a was the only holder by then
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+  TestRow c{a.sequence.fork(6), {a.tokens.begin(), a.tokens.begin() + 6}};
+  append(f.cache, c, counting(90, 1));
+  EXPECT_EQ(difference(c), "");
+  EXPECT_EQ(difference(a), "");
+}
+
+TEST(KvCache, TwoForksInOneStepNeedOneCopyAndUndoSharesAgain) {
+  Fixture f({.page = 4}, 3);
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 6));
+  TestRow b{a.sequence.fork(), a.tokens};
+  {
+    Step step;
+    f.cache.reserve({&a.sequence, &b.sequence}, {1, 1}, step);  // only one page is free
+    TestRow* rows[] = {&a, &b};
+    const std::vector<int32_t> tokens[] = {{1}, {2}};
+    testing::run_step(f.cache, step, rows, tokens);
+  }
+  EXPECT_EQ(f.cache.pool(0, true).used_pages(), 2u);
+  Step step;
+  TestRow* rows[] = {&a, &b};
+  const std::vector<int32_t> tokens[] = {{1}, {2}};
+  append(f.cache, rows, tokens, step);
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+}
+
+TEST(KvCache, TruncateAnywhereOfAFullRow) {
+  Fixture f({.page = 4});
+  for (int32_t length = 0; length <= 13; ++length) {
+    TestRow a = f.row();
+    append(f.cache, a, counting(0, 13));
+    a.sequence.truncate(length);
+    a.tokens.resize(static_cast<size_t>(length));
+    EXPECT_EQ(f.cache.pool(0, true).used_pages(), static_cast<uint32_t>((length + 3) / 4));
+    append(f.cache, a, counting(300, 6));
+    EXPECT_EQ(difference(a), "");
+  }
+  TestRow a = f.row();
+  EXPECT_THROW(a.sequence.truncate(1), NotResumable);
+  EXPECT_THROW(a.sequence.truncate(-1), NotResumable);
+}
+
+TEST(KvCache, WindowsReleasePagesAndSayWhatCanBeResumed) {
+  // Spec section 5: W = 6, offset 11: history {5 .. 10} stays; the next query needs {6 .. 10}.
+  Fixture f({.page = 2, .full = false, .window = 6});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 11), 1);
+  EXPECT_EQ(a.sequence.first_stored(0), 5);
+  EXPECT_EQ(a.sequence.pages(0), 4u);  // positions 4 .. 11
+  EXPECT_EQ(a.sequence.nearest_resumable(11), 11);
+  EXPECT_EQ(a.sequence.nearest_resumable(10), 10);
+  EXPECT_EQ(a.sequence.nearest_resumable(9), 0);
+  try {
+    a.sequence.truncate(9);
+    FAIL();
+  } catch (const NotResumable& error) {
+    EXPECT_EQ(error.nearest(), 0);
+  }
+  a.sequence.truncate(10);
+  a.tokens.pop_back();
+  append(f.cache, a, counting(500, 3));
+  EXPECT_EQ(difference(a), "");
+  a.sequence.truncate(0);
+  EXPECT_EQ(f.cache.pool(0, true).used_pages(), 0u);
+}
+
+TEST(KvCache, ResumabilityDoesNotDependOnThePageSize) {
+  for (const int window : {1, 2, 5, 9})
+    for (const int page : {1, 2, 4, 16}) {
+      Fixture f({.page = page, .full = false, .window = window}, 64);
+      Fixture reference({.page = 64, .full = false, .window = window}, 64);
+      TestRow a = f.row(), b = reference.row();
+      for (const int32_t chunk : {3, 1, 7, 2, 1, 1}) {
+        append(f.cache, a, counting(0, chunk));
+        append(reference.cache, b, counting(0, chunk));
+        for (int32_t p = 0; p <= a.sequence.offset(); ++p)
+          EXPECT_EQ(a.sequence.nearest_resumable(p), b.sequence.nearest_resumable(p));
+      }
+    }
+}
+
+TEST(KvCache, SinksStay) {
+  Fixture f({.page = 2, .full = false, .window = 6, .sinks = 3});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 40), 3);
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(a.sequence.bytes(0, 0, 3).size(), 3 * f.cache.layout(0, true).token_bytes());
+  EXPECT_THROW(a.sequence.bytes(0, 0, 5), Error);
+  EXPECT_THROW(a.sequence.bytes(0, 38, 3), Error);
+}
+
+TEST(KvCache, RowsConvertAtTheirOwnBoundary) {
+  Fixture f({.page = 4, .start = 10, .window = 6, .encoded_full = true, .encoded_window = true});
+  TestRow a = f.row(), b = f.row();
+  EXPECT_EQ(a.sequence.max_append(), 10);
+  append(f.cache, a, counting(0, 7));
+  EXPECT_EQ(a.sequence.max_append(), 3);
+  Step step;
+  EXPECT_THROW(f.cache.reserve({&a.sequence}, {4}, step), Error);
+  append(f.cache, a, counting(7, 3));
+  EXPECT_FALSE(a.sequence.encoded());
+  EXPECT_EQ(a.sequence.max_append(), INT32_MAX);
+  TestRow* rows[] = {&b, &a};
+  const std::vector<int32_t> tokens[] = {counting(40, 3), counting(10, 5)};
+  append(f.cache, rows, tokens, step);
+  EXPECT_TRUE(a.sequence.encoded());
+  EXPECT_FALSE(b.sequence.encoded());
+  EXPECT_EQ(a.sequence.min_reusable(), 10);
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+  EXPECT_THROW(a.sequence.truncate(9), NotResumable);
+  EXPECT_EQ(f.cache.pool(0, false).used_pages(), 1u);
+}
+
+TEST(KvCache, ConversionWithoutPagesChangesNothing) {
+  const CacheShape shape = make_shape({.page = 4, .start = 8, .encoded_full = true});
+  CacheCapacity capacity = pages_each(shape, 8);
+  capacity.groups[0].pages = 2;
+  KvCache cache(shape, TestLayout::factory(), capacity, nullptr);
+  TestRow a{cache.create(), {}};
+  append(cache, a, counting(0, 8));
+  Step step;
+  EXPECT_THROW(cache.reserve({&a.sequence}, {1}, step), KvPoolExhausted);
+  EXPECT_FALSE(a.sequence.encoded());
+  EXPECT_EQ(difference(a), "");
+  a.sequence.truncate(3);
+}
+
+TEST(KvCache, ConversionOfAForkLeavesTheOtherPlain) {
+  Fixture f({.page = 4, .start = 6, .encoded_full = true});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 6));
+  TestRow b{a.sequence.fork(), a.tokens};
+  append(f.cache, a, counting(6, 4));
+  EXPECT_EQ(difference(a), "");
+  EXPECT_EQ(difference(b), "");
+  EXPECT_FALSE(b.sequence.encoded());
+  b.sequence.truncate(2);
+  b.tokens.resize(2);
+  append(f.cache, b, counting(30, 9));
+  EXPECT_EQ(difference(b), "");
+}
+
+TEST(KvCache, RoundsKeepAPrefixOfTheirTokens) {
+  for (int32_t keep = 0; keep <= 5; ++keep) {
+    Fixture f({.page = 2, .window = 4, .state_bytes = 24});
+    TestRow a = f.row();
+    append(f.cache, a, counting(0, 9), 2);
+    const int32_t before = a.sequence.first_stored(1);
+    a.sequence.begin_round();
+    EXPECT_THROW(a.sequence.begin_round(), Error);
+    EXPECT_THROW(a.sequence.truncate(3), Error);
+    append(f.cache, a, counting(9, 3));
+    append(f.cache, a, counting(12, 2));
+    EXPECT_EQ(difference(a), "");
+    EXPECT_EQ(a.sequence.first_stored(1), before);  // nothing evicted while open
+    EXPECT_EQ(a.sequence.round_tokens(), 5);
+    EXPECT_THROW(a.sequence.commit_round(6), Error);
+    EXPECT_THROW(a.sequence.commit_round(-1), Error);
+    a.sequence.commit_round(keep);
+    a.tokens.resize(static_cast<size_t>(9 + keep));
+    EXPECT_EQ(difference(a), "");
+    EXPECT_THROW(a.sequence.commit_round(0), Error);
+    append(f.cache, a, counting(77, 6), 1);
+    EXPECT_EQ(difference(a), "");
+    a.sequence = {};
+    EXPECT_EQ(f.cache.pool(0, true).used_pages(), 0u);
+    EXPECT_EQ(f.cache.pool(1, true).used_pages(), 0u);
+    EXPECT_EQ(f.cache.states().pages().used_pages(), 1u);
+  }
+}
+
+TEST(KvCache, ARoundDoesNotConvert) {
+  Fixture f({.page = 4, .start = 8, .encoded_full = true});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 6));
+  a.sequence.begin_round();
+  EXPECT_EQ(a.sequence.max_append(), 2);
+  append(f.cache, a, counting(6, 2));
+  EXPECT_EQ(a.sequence.max_append(), 0);
+  a.sequence.commit_round(1);
+  a.tokens.resize(7);
+  EXPECT_FALSE(a.sequence.encoded());
+  append(f.cache, a, counting(9, 1));
+  a.sequence.begin_round();  // at the boundary: converts first
+  EXPECT_TRUE(a.sequence.encoded());
+  append(f.cache, a, counting(10, 3));
+  a.sequence.rollback_round();
+  a.tokens.resize(8);
+  EXPECT_EQ(difference(a), "");
+}
+
+TEST(KvCache, RecurrentRowsResumeAtCheckpointsOnly) {
+  Fixture f({.page = 4, .window = 5, .state_bytes = 32});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 7));
+  a.sequence.checkpoint();
+  append(f.cache, a, counting(7, 20), 3);
+  EXPECT_EQ(a.sequence.checkpoints(), std::vector<int32_t>({7}));
+  EXPECT_EQ(a.sequence.nearest_resumable(26), 7);
+  EXPECT_EQ(a.sequence.nearest_resumable(6), 0);
+  try {
+    a.sequence.truncate(20);
+    FAIL();
+  } catch (const NotResumable& error) {
+    EXPECT_EQ(error.nearest(), 7);
+  }
+  TestRow b{a.sequence.fork(7), {a.tokens.begin(), a.tokens.begin() + 7}};
+  EXPECT_EQ(difference(b), "");
+  append(f.cache, b, counting(90, 9), 4);
+  EXPECT_EQ(difference(b), "");
+  a.sequence.truncate(7);
+  a.tokens.resize(7);
+  EXPECT_EQ(difference(a), "");
+  append(f.cache, a, counting(50, 4));
+  EXPECT_EQ(difference(a), "");
+  a.sequence.drop_checkpoints();
+  EXPECT_THROW(a.sequence.truncate(7), NotResumable);
+  a.sequence = {};
+  b.sequence = {};
+  EXPECT_EQ(f.cache.used_bytes(), f.cache.states().stored_bytes());
+}
+
+TEST(KvCache, DonorViewsOutliveWhatHappensToTheRow) {
+  Fixture f({.page = 4, .start = 12, .window = 6, .encoded_full = true});
+  TestRow a = f.row();
+  EXPECT_THROW(a.sequence.donate(0), Error);
+  append(f.cache, a, counting(0, 10));
+  const auto before = a.sequence.bytes(0, 0, 10);
+  DonorView full = a.sequence.donate(0), window = a.sequence.donate(1);
+  EXPECT_EQ(full.first(), 0);
+  EXPECT_EQ(full.width(), 10);
+  EXPECT_EQ(window.first(), 4);
+  EXPECT_EQ(window.offset(), 10);
+  append(f.cache, a, counting(10, 2));
+  append(f.cache, a, counting(12, 9));
+  a.sequence = {};
+  TestRow other = f.row();
+  append(f.cache, other, counting(900, 30));
+  std::vector<std::byte> now(before.size());
+  const RowPages pages = full.pages();
+  for (int32_t p = 0; p < 10; ++p)
+    pages.layout->export_tokens(pages.pages[p / 4], p % 4, 1,
+                                std::span(now).subspan(static_cast<size_t>(p) * 40, 40));
+  EXPECT_EQ(now, before);
+  full = {};
+  window = DonorView();
+  other.sequence = {};
+  EXPECT_EQ(f.cache.used_bytes(), 0u);
+}
+
+TEST(KvCache, ARowMayDieInsideAStep) {
+  Fixture f({.page = 4, .state_bytes = 8});
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 6));
+  TestRow b{a.sequence.fork(), a.tokens}, c{a.sequence.fork(), a.tokens};
+  for (const bool commit : {false, true}) {
+    TestRow d{a.sequence.fork(), a.tokens};
+    Step step;
+    f.cache.reserve({&d.sequence, &b.sequence, &c.sequence}, {1, 0, 0}, step);
+    d.sequence = {};
+    if (commit) step.commit();
+  }
+  EXPECT_EQ(difference(b), "");
+  a.sequence = {};
+  b.sequence = {};
+  c.sequence = {};
+  EXPECT_EQ(f.cache.used_bytes(), f.cache.states().stored_bytes());
+}
+
+TEST(KvCache, MisuseIsCaught) {
+  Fixture f({.page = 4}), other({.page = 4});
+  TestRow a = f.row();
+  Sequence foreign = other.cache.create();
+  Step step, second;
+  EXPECT_THROW(f.cache.reserve({&a.sequence, &a.sequence}, {1, 1}, step), Error);
+  EXPECT_FALSE(a.sequence.in_step());
+  EXPECT_THROW(f.cache.reserve({&foreign}, {1}, step), Error);
+  f.cache.reserve({&a.sequence}, {1}, step);
+  EXPECT_THROW(f.cache.reserve({&a.sequence}, {1}, second), Error);
+  EXPECT_THROW(a.sequence.fork(), Error);
+  EXPECT_THROW(a.sequence.checkpoint(), Error);
+  step.rollback();
+  EXPECT_THROW(step.commit(), Error);
+}
+
+}  // namespace
+}  // namespace kvasir::kv
