@@ -132,10 +132,10 @@ bool JsonScanner::next_item(char close, std::string_view close_error) {
   return true;
 }
 
-bool JsonScanner::next_key(std::string_view* key) {
+bool JsonScanner::next_key(std::string_view* key, bool* stable) {
   if (!next_item('}', "expected ',' or '}'")) return false;
   if (current() != '"') fail(position_ < text_.size() ? "expected a key in quotes" : "unexpected end");
-  *key = quoted(nullptr);
+  *key = quoted(stable);
   space();
   if (current() != ':') fail(position_ < text_.size() ? "expected ':'" : "unexpected end");
   ++position_;

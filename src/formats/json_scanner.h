@@ -40,7 +40,7 @@ class JsonScanner {
   // Enters a container. Then next_key / next_element answer whether there is one more (and leave the
   // container if not); after a key or a true next_element exactly one value must be read.
   void begin_object();
-  bool next_key(std::string_view* key);
+  bool next_key(std::string_view* key, bool* stable = nullptr);
   void begin_array();
   bool next_element();
 
