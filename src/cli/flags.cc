@@ -1,0 +1,157 @@
+#include "cli/flags.h"
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/topology.h"
+#include "engine/rng.h"
+
+namespace kvasir::cli {
+
+void LoadFlags::add_to(CLI::App& command, bool with_batch) {
+  command.add_option("MODEL", model, "GGUF file, model folder, or short name")->required();
+  CLI::Option_group* group = command.add_option_group("Loading");
+  group->add_option("--context,--ctx", context, "Tokens a sequence may hold (default: the model's limit, or what fits)")->check(CLI::PositiveNumber);
+  if (with_batch) group->add_option("--batch", batch, "Sequences in one step")->check(CLI::PositiveNumber);
+  group->add_option("--chunk", chunk, "Most tokens in one forward pass (default 512)")->check(CLI::PositiveNumber);
+  group->add_option("--activations", activations, "auto, f32, bf16 or int8: how inputs of matrix products are rounded");
+  group->add_option("--threads,-t", threads, "Threads (default: one per core)")->check(CLI::PositiveNumber);
+  group->add_option("--isa", isa, "Instruction-set level (default: the best this machine has)");
+  group->add_option("--kv", kv, "KV cache codec: f32, f16, bf16 (default: bf16, f32 with --activations f32)");
+  group->add_option("--kv-page", kv_page, "Tokens a KV page: a power of two, 16 to 256");
+  group->add_option("--memory", memory, "Memory that may be used, for example 8G (default: what is available)");
+}
+
+size_t parse_size(const std::string& text, const std::string& flag) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string suffix(end, text.data() + text.size());
+  if (!suffix.empty() && suffix.back() == 'B') suffix.pop_back();
+  double unit = 0;
+  if (suffix.empty()) unit = 1;
+  if (suffix == "K" || suffix == "k") unit = 1e3;
+  if (suffix == "M") unit = 1e6;
+  if (suffix == "G") unit = 1e9;
+  if (suffix == "Ki") unit = 1024;
+  if (suffix == "Mi") unit = 1024.0 * 1024;
+  if (suffix == "Gi") unit = 1024.0 * 1024 * 1024;
+  if (error != std::errc() || unit == 0 || !(value > 0) || !std::isfinite(value) || value * unit > 1e18)
+    throw_error(ErrorCode::invalid_input, "{}: '{}' is no size: expected a number with K, M, G (decimal) or Ki, Mi, Gi", flag, printable(text));
+  return static_cast<size_t>(value * unit);
+}
+
+engine::EngineOptions LoadFlags::options() const {
+  engine::EngineOptions out;
+  const auto mode = models::activations_from_name(activations);
+  if (!mode) throw_error(ErrorCode::invalid_input, "--activations: '{}' is not one of auto, f32, bf16, int8", printable(activations));
+  out.load.activations = *mode;
+  out.load.isa = resolve_isa_level(isa);
+  out.load.threads = threads;
+  out.load.context = context;
+  out.load.rows = batch;
+  out.load.chunk = chunk;
+  out.load.page_tokens = kv_page;
+  if (!memory.empty()) out.memory_budget = parse_size(memory, "--memory");
+  if (kv_page < 16 || kv_page > 256 || (kv_page & (kv_page - 1)) != 0)
+    throw_error(ErrorCode::invalid_input, "--kv-page: {} is not a power of two from 16 to 256", kv_page);
+  if (!kv.empty()) {
+    const std::optional<Dtype> dtype = dtype_from_name(kv);
+    if (!dtype || (*dtype != Dtype::f32 && *dtype != Dtype::f16 && *dtype != Dtype::bf16))
+      throw_error(ErrorCode::invalid_input, "--kv: '{}' is not one of f32, f16, bf16", printable(kv));
+    kv::CodecPair pair;
+    pair.k.plain = pair.v.plain = *dtype;
+    out.load.kv = [pair](const models::KvLayer&) { return pair; };
+  }
+  return out;
+}
+
+void SamplingFlags::add_to(CLI::App& command) {
+  CLI::Option_group* group = command.add_option_group("Sampling");
+  group->add_option("--temperature,--temp", temperature, "0: greedy");
+  group->add_option("--top-k", top_k, "Keep the k most likely tokens");
+  group->add_option("--top-p", top_p, "Keep the most likely tokens that make up this probability");
+  group->add_option("--min-p", min_p, "Drop tokens less likely than this share of the most likely one");
+  group->add_option("--min-tokens-to-keep", min_keep, "Of --min-p and --typical");
+  group->add_option("--typical", typical_p, "Locally typical sampling");
+  group->add_option("--top-n-sigma", top_n_sigma, "Keep logits within n standard deviations of the largest");
+  group->add_option("--xtc-probability", xtc_probability, "Chance of dropping the most likely choices");
+  group->add_option("--xtc-threshold", xtc_threshold, "Probability above which a choice may be dropped");
+  group->add_option("--repetition-penalty", repetition_penalty, "Divide logits of recent tokens");
+  group->add_option("--repetition-context-size", repetition_context, "Recent tokens of that penalty (0: all)");
+  group->add_option("--presence-penalty", presence_penalty, "Subtracted once from recent tokens");
+  group->add_option("--presence-context-size", presence_context, "Recent tokens of that penalty (0: all)");
+  group->add_option("--frequency-penalty", frequency_penalty, "Subtracted per occurrence of recent tokens");
+  group->add_option("--frequency-context-size", frequency_context, "Recent tokens of that penalty (0: all)");
+  group->add_option("--dry-multiplier", dry_multiplier, "Penalize extending a repetition (0: off)");
+  group->add_option("--dry-base", dry_base, "Growth of that penalty per token");
+  group->add_option("--dry-allowed-length", dry_allowed_length, "Repetitions up to this length are free");
+  group->add_option("--dry-penalty-last-n", dry_context, "Tokens that DRY looks back (0: all)");
+  group->add_option("--mirostat", mirostat, "2: mirostat 2.0 instead of the filters");
+  group->add_option("--mirostat-tau", mirostat_tau, "Target surprise in bits");
+  group->add_option("--mirostat-eta", mirostat_eta, "Learning rate");
+  group->add_option("--logit-bias", logit_bias, "ID=VALUE, repeatable");
+  group->add_option("--sampler-order", order, "mlx (default), llama, temperature_first, or stage names joined by ';'");
+  group->add_option_function<uint64_t>("--seed", [this](const uint64_t& value) {
+    seed = value;
+    has_seed = true;
+  }, "Same seed, same text (default: a fresh one)");
+}
+
+engine::SamplingOptions SamplingFlags::options(double default_temperature) const {
+  engine::SamplingOptions out;
+  out.temperature = static_cast<float>(temperature == -1 ? default_temperature : temperature);
+  out.top_k = top_k;
+  out.top_p = static_cast<float>(top_p);
+  out.min_p = static_cast<float>(min_p);
+  out.min_tokens_to_keep = min_keep;
+  out.typical_p = static_cast<float>(typical_p);
+  out.top_n_sigma = static_cast<float>(top_n_sigma);
+  out.xtc_probability = static_cast<float>(xtc_probability);
+  out.xtc_threshold = static_cast<float>(xtc_threshold);
+  out.repetition_penalty = static_cast<float>(repetition_penalty);
+  out.presence_penalty = static_cast<float>(presence_penalty);
+  out.frequency_penalty = static_cast<float>(frequency_penalty);
+  out.repetition_context = repetition_context;
+  out.presence_context = presence_context;
+  out.frequency_context = frequency_context;
+  out.dry_multiplier = static_cast<float>(dry_multiplier);
+  out.dry_base = static_cast<float>(dry_base);
+  out.dry_allowed_length = dry_allowed_length;
+  out.dry_context = dry_context;
+  out.mirostat = mirostat;
+  out.mirostat_tau = static_cast<float>(mirostat_tau);
+  out.mirostat_eta = static_cast<float>(mirostat_eta);
+  out.order = engine::order_from_text(order);
+  for (const std::string& entry : logit_bias) {
+    const size_t equals = entry.find('=');
+    int32_t id = 0;
+    float value = 0;
+    const char* begin = entry.data();
+    const char* end = begin + entry.size();
+    const bool ok = equals != std::string::npos && std::from_chars(begin, begin + equals, id).ptr == begin + equals &&
+                    std::from_chars(begin + equals + 1, end, value).ptr == end;
+    if (!ok) throw_error(ErrorCode::invalid_input, "--logit-bias: '{}' is not ID=VALUE", printable(entry));
+    out.logit_bias[id] = value;
+  }
+  out.seed = has_seed ? seed : engine::fresh_seed();
+  return out;
+}
+
+std::vector<int32_t> read_token_file(const std::string& path) {
+  const std::string text = read_file(path, size_t{256} << 20);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_array()) throw_error(ErrorCode::invalid_input, "{}: expected a JSON list of token ids", printable(path));
+  std::vector<int32_t> ids;
+  ids.reserve(json.size());
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (!json[i].is_number_integer() || json[i].get<int64_t>() < 0 || json[i].get<int64_t>() > INT32_MAX)
+      throw_error(ErrorCode::invalid_input, "{}: entry {} is no token id: {}", printable(path), i, printable(json[i].dump()));
+    ids.push_back(json[i].get<int32_t>());
+  }
+  return ids;
+}
+
+}  // namespace kvasir::cli

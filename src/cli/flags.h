@@ -1,0 +1,59 @@
+// Flags that several verbs share, defined once: how a model is loaded, how tokens are drawn.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace kvasir::cli {
+
+struct LoadFlags {
+  std::string model;
+  std::string activations = "auto";
+  std::string isa = "auto";
+  int threads = 0;
+  int64_t context = 0;
+  int batch = 1;
+  int chunk = 512;
+  std::string kv;
+  std::vector<std::string> kv_layer;
+  int64_t kv_start = 0;
+  std::string kv_plain;
+  int kv_page = 64;
+  std::string memory;
+
+  void add_to(CLI::App& command, bool with_batch = true);
+  engine::EngineOptions options() const;  // throws Error naming the flag
+};
+
+struct SamplingFlags {
+  double temperature = -1;   // -1: the verb's default
+  int top_k = 0;
+  double top_p = 0, min_p = 0, typical_p = 0, top_n_sigma = 0;
+  int min_keep = 1;
+  double xtc_probability = 0, xtc_threshold = 0.1;
+  double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  int repetition_context = 20, presence_context = 20, frequency_context = 20;
+  double dry_multiplier = 0, dry_base = 1.75;
+  int dry_allowed_length = 2, dry_context = 0;
+  int mirostat = 0;
+  double mirostat_tau = 5, mirostat_eta = 0.1;
+  std::vector<std::string> logit_bias;  // ID=VALUE
+  std::string order;
+  uint64_t seed = 0;
+  bool has_seed = false;
+
+  void add_to(CLI::App& command);
+  engine::SamplingOptions options(double default_temperature) const;
+};
+
+// A size with a suffix: 12G, 512Mi, 1.5GB. Throws Error{invalid_input} naming the flag.
+size_t parse_size(const std::string& text, const std::string& flag);
+
+// A JSON file holding a list of token ids.
+std::vector<int32_t> read_token_file(const std::string& path);
+
+}  // namespace kvasir::cli
