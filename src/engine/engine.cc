@@ -52,7 +52,6 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
                             report.available_bytes / 1000000,
                             report.max_context > 0 ? fmt::format(": use --context {} or less", report.max_context) : std::string()),
                 describe(report));
-  options.load.context = report.context;
   options.load.ledger = engine->ledger_.get();
   engine->model_ = models::Model::load(path, options.load);
   engine->team_ = std::make_unique<ThreadTeam>(options.load.threads, options.pin_threads ? discover_topology().cpus : std::vector<int>{});

@@ -28,6 +28,9 @@ struct EngineOptions {
   models::LoadOptions load;      // threads = 0: one per physical core within quota; ledger is the engine's own
   bool pin_threads = false;
   size_t memory_budget = 0;      // bytes; 0: what the machine has available
+  // Tokens that KV pages are planned for, when load.context names none: a short run need not reserve the model's whole context.
+  // It bounds what a request may use, and changes nothing else (numerics follow the context in force: ruling 14). 0: all of it.
+  int64_t context_hint = 0;
 };
 
 // What a load takes, from headers alone. total = weights + kv + workspace + process.
@@ -102,7 +105,7 @@ class Engine {
   program::CpuExecutor& executor() { return *executor_; }
   const MemoryLedger& ledger() const { return *ledger_; }
   const MemoryReport& memory() const { return report_; }
-  int64_t context_limit() const { return model_->info().context; }
+  int64_t context_limit() const { return report_.context; }
 
   Context new_context() { return Context{cache_->create(), {}}; }
 

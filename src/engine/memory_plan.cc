@@ -89,6 +89,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
     report.max_context = low;
   }
   report.context = info.context;
+  if (options.load.context == 0 && options.context_hint > 0) report.context = std::min(report.context, options.context_hint);
   report.kv_bytes = plan_cache(plan.kv_groups, options.load, report.context).bytes.bytes;
   report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes + report.process_bytes;
   report.fits = report.total_bytes <= report.available_bytes;

@@ -1,0 +1,27 @@
+// A progress bar on stderr, drawn only on a terminal and only for work of over a second.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace kvasir::cli {
+
+class Progress {
+ public:
+  explicit Progress(std::string what);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { done(); }
+  void update(double done, double total);
+  void done();  // clears the line
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point drawn_{};
+  bool terminal_;
+  bool visible_ = false;
+};
+
+}  // namespace kvasir::cli
