@@ -1,0 +1,109 @@
+// `kvasir version` and `kvasir doctor`: what this build is, what this machine offers, what is missing.
+#include <nlohmann/json.hpp>
+
+#include "base/memory.h"
+#include "base/topology.h"
+#include "cli/command.h"
+#include "cli/limits_report.h"
+#include "cli/starter_models.h"
+#include "cli/version.h"
+
+namespace kvasir::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kCompiler =
+#if defined(__clang__)
+    "clang " __clang_version__;
+#else
+    "gcc " __VERSION__;
+#endif
+
+constexpr const char* kBuildType =
+#if defined(NDEBUG)
+    "release";
+#else
+    "debug";
+#endif
+
+Json version_json() {
+  Json levels = Json::array();
+  for (IsaLevel level : compiled_isa_levels()) levels.push_back(name(level));
+  return {{"version", kVersion}, {"compiler", kCompiler}, {"build", kBuildType}, {"isa_levels", levels}, {"devices", {"cpu"}}};
+}
+
+int version(bool json) {
+  if (json) {
+    std::printf("%s\n", version_json().dump().c_str());
+    return kExitDone;
+  }
+  std::printf("kvasir %s (%s, %s build; device: cpu)\n", kVersion, kCompiler, kBuildType);
+  return kExitDone;
+}
+
+int doctor(bool json, bool quick) {
+  const Topology topology = discover_topology();
+  Json out = version_json();
+  out["processor"] = topology.processor;
+  out["cores"] = topology.physical_cores;
+  out["logical_cpus"] = topology.cpus.size();
+  out["cpu_quota"] = topology.quota_cpus;
+  out["threads"] = default_threads(topology);
+  out["numa_nodes"] = topology.numa_nodes;
+  out["memory_bytes"] = topology.memory_bytes;
+  out["available_bytes"] = topology.available_bytes;
+  out["isa"] = name(best_isa_level());
+  Json available = Json::array();
+  for (IsaLevel level : compiled_isa_levels())
+    if (machine_has(level)) available.push_back(name(level));
+  out["isa_available"] = available;
+  out["models_folder"] = models_folder().string();
+  Json problems = Json::array();
+  bool any_model = false;
+  for (const StarterModel& model : starter_models()) any_model |= std::filesystem::exists(models_folder() / model.file_name);
+  if (!any_model) problems.push_back("no starter model has been fetched: run `kvasir get smollm2`");
+  if (std::string_view(kBuildType) == "debug") problems.push_back("this is a debug build: it is many times slower than a release build");
+  if (best_isa_level() == IsaLevel::generic) problems.push_back("this processor has none of the fast instruction-set levels");
+  if (topology.available_bytes < size_t{1} << 30) problems.push_back("less than 1 GB of memory is available");
+  out["problems"] = problems;
+  if (!quick) out["limits"] = measured_limits(default_threads(topology));
+  if (json) {
+    std::printf("%s\n", out.dump(1).c_str());
+    return kExitDone;
+  }
+  std::printf("kvasir %s, %s, %s build\n", kVersion, kCompiler, kBuildType);
+  std::printf("processor   %s\n", topology.processor.c_str());
+  std::printf("cores       %d physical, %zu logical in the affinity mask", topology.physical_cores, topology.cpus.size());
+  if (topology.quota_cpus > 0) std::printf(", cgroup quota %.2f", topology.quota_cpus);
+  std::printf("; %d threads by default\n", default_threads(topology));
+  std::printf("level       %s (available:", std::string(name(best_isa_level())).c_str());
+  for (const auto& level : available) std::printf(" %s", level.get<std::string>().c_str());
+  std::printf(")\n");
+  std::printf("memory      %.1f GB, %.1f GB available\n", static_cast<double>(topology.memory_bytes) / 1e9, static_cast<double>(topology.available_bytes) / 1e9);
+  if (!quick)
+    for (const auto& [key, value] : out["limits"].items()) std::printf("%-11s %s\n", "measured", (key + " " + value.dump()).c_str());
+  std::printf("models      %s\n", models_folder().c_str());
+  for (const auto& problem : problems) std::printf("note        %s\n", problem.get<std::string>().c_str());
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_version(CLI::App& app, Invocation& invocation) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("version", "Version and build");
+  command->add_flag("--json", *json, "Machine-readable output");
+  command->callback([json, &invocation] { invocation.work = [json] { return version(*json); }; });
+}
+
+void add_doctor(CLI::App& app, Invocation& invocation) {
+  auto json = std::make_shared<bool>(false);
+  auto quick = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
+  command->add_flag("--json", *json, "Machine-readable output");
+  command->add_flag("--quick", *quick, "Measure nothing");
+  command->callback([json, quick, &invocation] { invocation.work = [json, quick] { return doctor(*json, *quick); }; });
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,132 @@
+// `kvasir tokenize`, `detokenize`, `render`: the text side of a checkpoint, without its weights.
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/starter_models.h"
+#include "engine/text_model.h"
+
+namespace kvasir::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct TokenizeFlags {
+  std::string model;
+  std::string file;
+  std::string text;
+  bool has_text = false;
+  bool no_special = false;
+  bool no_parse_special = false;
+  bool json = false;
+};
+
+int tokenize(const TokenizeFlags& flags) {
+  std::string text;
+  if (!flags.file.empty())
+    text = read_file(flags.file, size_t{1} << 30);
+  else if (flags.has_text)
+    text = flags.text;
+  else
+    text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
+  const std::vector<int32_t> ids = side.tokenizer->encode(text, {.add_special = !flags.no_special, .parse_special = !flags.no_parse_special});
+  if (flags.json) {
+    Json pieces = Json::array();
+    for (int32_t id : ids) pieces.push_back(side.tokenizer->piece(id));
+    std::printf("%s\n", Json({{"ids", ids}, {"pieces", std::move(pieces)}}).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    for (int32_t id : ids) std::printf("%7d  %s\n", id, printable(side.tokenizer->piece(id)).c_str());
+  }
+  return kExitDone;
+}
+
+int detokenize(const std::string& model, const std::string& ids_file, bool keep_special, bool json) {
+  const std::vector<int32_t> ids = read_token_file(ids_file);
+  const engine::TextSide side = engine::TextSide::open(resolve_model(model));
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (!side.tokenizer->exists(ids[i]))
+      throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens", printable(ids_file), i, ids[i], side.tokenizer->vocab_size());
+  const std::string text = side.tokenizer->decode(ids, {.skip_special = !keep_special});
+  if (json)
+    std::printf("%s\n", Json({{"text", text}}).dump().c_str());
+  else
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  return kExitDone;
+}
+
+Json read_json(const std::string& path) {
+  Json json = Json::parse(read_file(path, size_t{64} << 20), nullptr, false);
+  if (json.is_discarded()) throw_error(ErrorCode::invalid_input, "{}: is not JSON", printable(path));
+  return json;
+}
+
+struct RenderFlags {
+  std::string model;
+  std::string messages;
+  std::string tools;
+  std::vector<std::string> set;
+  bool no_generation_prompt = false;
+  bool json = false;
+};
+
+int render(const RenderFlags& flags) {
+  const Json messages = read_json(flags.messages);
+  const Json tools = flags.tools.empty() ? Json() : read_json(flags.tools);
+  const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
+  const std::string text = side.render(messages, tools, engine::parse_variables(flags.set), !flags.no_generation_prompt);
+  if (flags.json)
+    std::printf("%s\n", Json({{"prompt", text}}).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  else
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<TokenizeFlags>();
+  CLI::App* command = app.add_subcommand("tokenize", "Text to token ids");
+  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
+  CLI::Option* file = command->add_option("--file", flags->file, "Text file (default: standard input)");
+  CLI::Option* text = command->add_option("--text", flags->text, "The text itself")->excludes(file);
+  command->add_flag("--no-special", flags->no_special, "Add no BOS, EOS or SEP");
+  command->add_flag("--no-parse-special", flags->no_parse_special, "Special tokens written in the text are plain text");
+  command->add_flag("--json", flags->json, "{\"ids\": [...], \"pieces\": [...]}");
+  command->callback([flags, text, &invocation] {
+    flags->has_text = text->count() > 0;
+    invocation.work = [flags] { return tokenize(*flags); };
+  });
+}
+
+void add_detokenize(CLI::App& app, Invocation& invocation) {
+  struct Flags {
+    std::string model, ids;
+    bool keep_special = false, json = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("detokenize", "Token ids to text");
+  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
+  command->add_option("--ids", flags->ids, "JSON list of token ids")->required();
+  command->add_flag("--keep-special", flags->keep_special, "Write special tokens out");
+  command->add_flag("--json", flags->json, "{\"text\": ...}");
+  command->callback([flags, &invocation] { invocation.work = [flags] { return detokenize(flags->model, flags->ids, flags->keep_special, flags->json); }; });
+}
+
+void add_render(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<RenderFlags>();
+  CLI::App* command = app.add_subcommand("render", "The prompt that the model's chat template makes of a conversation");
+  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
+  command->add_option("--messages", flags->messages, "JSON list of messages ({\"role\", \"content\", ...})")->required();
+  command->add_option("--tools", flags->tools, "JSON list of tools");
+  command->add_option("--set", flags->set, "K=V: a variable of the template, repeatable");
+  command->add_flag("--no-generation-prompt", flags->no_generation_prompt, "Do not open the assistant's turn");
+  command->add_flag("--json", flags->json, "{\"prompt\": ...}");
+  command->callback([flags, &invocation] { invocation.work = [flags] { return render(*flags); }; });
+}
+
+}  // namespace kvasir::cli
