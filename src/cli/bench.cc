@@ -1,4 +1,5 @@
-// `kvasir bench`: speed of prefill and decode, as fractions of what this machine can do, measured in the same run.
+// `kvasir bench`: speed of prefill and decode, as fractions of what this machine can do, measured in the same
+// run.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -28,7 +29,9 @@ struct BenchFlags {
   bool json = false;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // Ids spread over the vocabulary, the same in every run.
 std::vector<int32_t> synthetic_ids(int64_t count, int64_t vocab, uint64_t salt) {
@@ -41,19 +44,22 @@ std::vector<int32_t> synthetic_ids(int64_t count, int64_t vocab, uint64_t salt) 
   return ids;
 }
 
-// Gives a new sequence `depth` tokens without running the model: its pages are written with a constant pattern (a small
-// positive number in every float format, a middling code in every integer one), so that reading them costs what it would.
+// Gives a new sequence `depth` tokens without running the model: its pages are written with a constant
+// pattern (a small positive number in every float format, a middling code in every integer one), so that
+// reading them costs what it would.
 void fill_depth(engine::Engine& engine, engine::Context& context, int64_t depth) {
   kv::Step step;
   while (depth > 0) {
-    const auto count = static_cast<int32_t>(std::min<int64_t>({depth, engine.model().maxima().tokens, context.sequence.max_append()}));
+    const auto count = static_cast<int32_t>(
+        std::min<int64_t>({depth, engine.model().maxima().tokens, context.sequence.max_append()}));
     engine.cache().reserve({&context.sequence}, {count}, step);
     const int32_t first = context.sequence.offset();
     for (const kv::GroupView& group : step.views()) {
       const kv::RowPages& row = group.rows[0];
       const int page_tokens = row.layout->geometry().page_tokens;
       for (int32_t page = first / page_tokens; page * page_tokens < first + count; ++page)
-        if (page >= first / page_tokens && row.pages[page] != nullptr && (page > first / page_tokens || first % page_tokens == 0))
+        if (page >= first / page_tokens && row.pages[page] != nullptr &&
+            (page > first / page_tokens || first % page_tokens == 0))
           std::memset(row.pages[page], 0x3C, row.layout->page_bytes());
     }
     step.commit();
@@ -81,7 +87,8 @@ StepCost step_cost(const models::Model& model, const program::Counts& counts) {
   return cost;
 }
 
-void add_profile(Json& table, const program::Program& program, std::vector<program::OpProfile> profile, const MachineLimits& limits) {
+void add_profile(Json& table, const program::Program& program, std::vector<program::OpProfile> profile,
+                 const MachineLimits& limits) {
   struct Sum {
     double seconds = 0, bytes = 0, operations = 0;
     int64_t runs = 0;
@@ -95,22 +102,27 @@ void add_profile(Json& table, const program::Program& program, std::vector<progr
     sum.runs += profile[i].runs;
   }
   for (const auto& [kind, sum] : kinds) {
-    const double at_memory = limits.read_bandwidth_gb_s > 0 ? sum.bytes / (limits.read_bandwidth_gb_s * 1e9) : 0;
-    const double at_peak = limits.peak_arithmetic_gop_s > 0 ? sum.operations / (limits.peak_arithmetic_gop_s * 1e9) : 0;
-    table.push_back({{"op", kind},
-                     {"runs", sum.runs},
-                     {"seconds", sum.seconds},
-                     {"gbytes", sum.bytes / 1e9},
-                     {"gops", sum.operations / 1e9},
-                     {"fraction_of_limit", sum.seconds > 0 ? std::max(at_memory, at_peak) / sum.seconds : 0}});
+    const double at_memory =
+        limits.read_bandwidth_gb_s > 0 ? sum.bytes / (limits.read_bandwidth_gb_s * 1e9) : 0;
+    const double at_peak =
+        limits.peak_arithmetic_gop_s > 0 ? sum.operations / (limits.peak_arithmetic_gop_s * 1e9) : 0;
+    table.push_back(
+        {{"op", kind},
+         {"runs", sum.runs},
+         {"seconds", sum.seconds},
+         {"gbytes", sum.bytes / 1e9},
+         {"gops", sum.operations / 1e9},
+         {"fraction_of_limit", sum.seconds > 0 ? std::max(at_memory, at_peak) / sum.seconds : 0}});
   }
 }
 
 void print_profile(const char* title, const Json& table) {
   std::printf("%s\n  %-22s %8s %10s %9s %9s %6s\n", title, "op", "runs", "ms", "GB", "Gop", "limit");
   for (const Json& row : table)
-    std::printf("  %-22s %8lld %10.2f %9.3f %9.2f %5.0f%%\n", row["op"].get<std::string>().c_str(), static_cast<long long>(row["runs"]),
-                row["seconds"].get<double>() * 1e3, row["gbytes"].get<double>(), row["gops"].get<double>(), row["fraction_of_limit"].get<double>() * 100);
+    std::printf("  %-22s %8lld %10.2f %9.3f %9.2f %5.0f%%\n", row["op"].get<std::string>().c_str(),
+                static_cast<long long>(row["runs"]), row["seconds"].get<double>() * 1e3,
+                row["gbytes"].get<double>(), row["gops"].get<double>(),
+                row["fraction_of_limit"].get<double>() * 100);
 }
 
 double median(std::vector<double> values) {
@@ -122,14 +134,19 @@ int bench(const BenchFlags& flags) {
   engine::EngineOptions options = flags.load.options();
   const int64_t needed = std::max(flags.prompt, flags.depth + flags.tokens * (flags.runs + 1)) + 1;
   options.context_hint = needed;
-  options.load.chunk = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(options.load.chunk, std::max<int64_t>(flags.prompt, 1))));
-  const std::unique_ptr<engine::Engine> engine = engine::Engine::open(resolve_model(flags.load.model), options);
+  options.load.chunk = static_cast<int>(
+      std::max<int64_t>(1, std::min<int64_t>(options.load.chunk, std::max<int64_t>(flags.prompt, 1))));
+  const std::unique_ptr<engine::Engine> engine =
+      engine::Engine::open(resolve_model(flags.load.model), options);
   models::Model& model = engine->model();
   if (needed > engine->context_limit())
-    throw_error(ErrorCode::invalid_input, "{} tokens do not fit the context of {}: raise --context, or lower -p, -n or --depth", needed, engine->context_limit());
+    throw_error(ErrorCode::invalid_input,
+                "{} tokens do not fit the context of {}: raise --context, or lower -p, -n or --depth", needed,
+                engine->context_limit());
   const int64_t vocab = model.info().vocab;
   const int batch = std::max(1, flags.load.batch);
-  const MachineLimits limits = measure_limits(engine->executor().team(), model.info().isa, model.info().activations);
+  const MachineLimits limits =
+      measure_limits(engine->executor().team(), model.info().isa, model.info().activations);
   Json out = {{"model", flags.load.model},
               {"activations", models::name(model.info().activations)},
               {"isa", name(model.info().isa)},
@@ -162,7 +179,8 @@ int bench(const BenchFlags& flags) {
     out["prefill_seconds"] = time;
     out["prefill_tokens_per_s"] = static_cast<double>(flags.prompt) / time;
     out["prefill_gop_s"] = operations / time / 1e9;
-    out["prefill_arithmetic_fraction"] = limits.peak_arithmetic_gop_s > 0 ? operations / time / 1e9 / limits.peak_arithmetic_gop_s : 0;
+    out["prefill_arithmetic_fraction"] =
+        limits.peak_arithmetic_gop_s > 0 ? operations / time / 1e9 / limits.peak_arithmetic_gop_s : 0;
   }
 
   if (flags.tokens > 0) {
@@ -181,7 +199,9 @@ int bench(const BenchFlags& flags) {
       for (int64_t t = 0; t < flags.tokens; ++t) {
         builder.clear();
         for (int b = 0; b < batch; ++b)
-          builder.add(contexts[static_cast<size_t>(b)].sequence, std::span(ids).subspan(static_cast<size_t>(t * batch + b), 1), engine::WantLogits::last);
+          builder.add(contexts[static_cast<size_t>(b)].sequence,
+                      std::span(ids).subspan(static_cast<size_t>(t * batch + b), 1),
+                      engine::WantLogits::last);
         engine->cache().reserve(builder.sequences(), builder.counts(), step);
         model.run(builder.state(step), engine->executor());
         step.commit();
@@ -194,11 +214,15 @@ int bench(const BenchFlags& flags) {
     }
     const double time = median(seconds) / static_cast<double>(flags.tokens);  // of one step
     const models::MemoryPlan& memory = model.memory();
-    // Weights are counted as stored in the file; what a step reads of them is their packed form, a little larger.
-    const double stored_share = memory.weights_bytes > 0 ? static_cast<double>(memory.stored_bytes) / static_cast<double>(memory.weights_bytes) : 1;
+    // Weights are counted as stored in the file; what a step reads of them is their packed form, a little
+    // larger.
+    const double stored_share = memory.weights_bytes > 0 ? static_cast<double>(memory.stored_bytes) /
+                                                               static_cast<double>(memory.weights_bytes)
+                                                         : 1;
     const double weights = step_cost(model, {batch, batch, batch}).weight_bytes * std::min(1.0, stored_share);
     double kv = 0;
-    const double middle = static_cast<double>(flags.depth) + static_cast<double>(flags.tokens * (flags.runs + 1)) / 2;
+    const double middle =
+        static_cast<double>(flags.depth) + static_cast<double>(flags.tokens * (flags.runs + 1)) / 2;
     for (const models::KvGroup& group : model.groups()) {
       const double keys = group.geometry.window ? std::min<double>(middle, *group.geometry.window) : middle;
       kv += keys * static_cast<double>(group.bytes_per_token) * batch;
@@ -208,7 +232,8 @@ int bench(const BenchFlags& flags) {
     out["decode_weight_bytes"] = weights;
     out["decode_kv_bytes"] = kv;
     out["decode_gb_s"] = (weights + kv) / time / 1e9;
-    out["decode_bandwidth_fraction"] = limits.read_bandwidth_gb_s > 0 ? (weights + kv) / time / 1e9 / limits.read_bandwidth_gb_s : 0;
+    out["decode_bandwidth_fraction"] =
+        limits.read_bandwidth_gb_s > 0 ? (weights + kv) / time / 1e9 / limits.read_bandwidth_gb_s : 0;
   }
   out["ledger_bytes"] = engine->ledger().total();
   out["peak_resident_bytes"] = peak_resident_bytes();
@@ -217,15 +242,19 @@ int bench(const BenchFlags& flags) {
     std::printf("%s\n", out.dump(1).c_str());
     return kExitDone;
   }
-  std::printf("%s  (%s activations, %s, %d threads)\n", flags.load.model.c_str(), std::string(models::name(model.info().activations)).c_str(),
+  std::printf("%s  (%s activations, %s, %d threads)\n", flags.load.model.c_str(),
+              std::string(models::name(model.info().activations)).c_str(),
               std::string(name(model.info().isa)).c_str(), engine->executor().team().size());
-  std::printf("  limits   %6.1f GB/s read, %7.0f Gop/s\n", limits.read_bandwidth_gb_s, limits.peak_arithmetic_gop_s);
+  std::printf("  limits   %6.1f GB/s read, %7.0f Gop/s\n", limits.read_bandwidth_gb_s,
+              limits.peak_arithmetic_gop_s);
   if (out.contains("prefill_tokens_per_s"))
-    std::printf("  prefill  %6lld tokens        %9.1f tokens/s  %5.1f%% of the arithmetic limit\n", static_cast<long long>(flags.prompt),
-                out["prefill_tokens_per_s"].get<double>(), out["prefill_arithmetic_fraction"].get<double>() * 100);
+    std::printf("  prefill  %6lld tokens        %9.1f tokens/s  %5.1f%% of the arithmetic limit\n",
+                static_cast<long long>(flags.prompt), out["prefill_tokens_per_s"].get<double>(),
+                out["prefill_arithmetic_fraction"].get<double>() * 100);
   if (out.contains("decode_tokens_per_s"))
-    std::printf("  decode   %3d rows, depth %-6lld %8.1f tokens/s  %5.1f%% of the memory limit\n", batch, static_cast<long long>(flags.depth),
-                out["decode_tokens_per_s"].get<double>(), out["decode_bandwidth_fraction"].get<double>() * 100);
+    std::printf("  decode   %3d rows, depth %-6lld %8.1f tokens/s  %5.1f%% of the memory limit\n", batch,
+                static_cast<long long>(flags.depth), out["decode_tokens_per_s"].get<double>(),
+                out["decode_bandwidth_fraction"].get<double>() * 100);
   if (out.contains("prefill_profile")) print_profile("prefill, last run", out["prefill_profile"]);
   if (out.contains("decode_profile")) print_profile("decode, last run", out["decode_profile"]);
   return kExitDone;
@@ -235,13 +264,19 @@ int bench(const BenchFlags& flags) {
 
 void add_bench(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = app.add_subcommand("bench", "Speed, as fractions of this machine's limits measured in the same run");
+  CLI::App* command =
+      app.add_subcommand("bench", "Speed, as fractions of this machine's limits measured in the same run");
   flags->load.add_to(*command);
-  command->add_option("-p,--prompt-tokens", flags->prompt, "Prompt tokens (default 512; 0: no prefill)")->check(CLI::NonNegativeNumber);
-  command->add_option("-n,--tokens", flags->tokens, "Tokens to decode in a run (default 64; 0: no decode)")->check(CLI::NonNegativeNumber);
-  command->add_option("--depth", flags->depth, "Tokens already in the context when decoding starts")->check(CLI::NonNegativeNumber);
-  command->add_option("--runs", flags->runs, "Counted runs, after one that warms up; the median counts")->check(CLI::PositiveNumber);
-  command->add_flag("--profile", flags->profile, "A table of ops: time, bytes, operations, fraction of the limit");
+  command->add_option("-p,--prompt-tokens", flags->prompt, "Prompt tokens (default 512; 0: no prefill)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("-n,--tokens", flags->tokens, "Tokens to decode in a run (default 64; 0: no decode)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--depth", flags->depth, "Tokens already in the context when decoding starts")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--runs", flags->runs, "Counted runs, after one that warms up; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--profile", flags->profile,
+                    "A table of ops: time, bytes, operations, fraction of the limit");
   command->add_flag("--json", flags->json, "Machine-readable output");
   command->footer("Example: kvasir bench smollm2 -p 512 -n 64 -t 2 --batch 4");
   command->callback([flags, &invocation] { invocation.work = [flags] { return bench(*flags); }; });

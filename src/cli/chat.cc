@@ -37,12 +37,17 @@ constexpr char kHelp[] =
     "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p, seed, max_tokens,\n"
     "                 or a variable of the chat template\n"
     "/quit            leave (also Ctrl-D)\n"
-    "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one; \"\"\" begins and ends a block.\n";
+    "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one; \"\"\" begins and ends a "
+    "block.\n";
 
 class Conversation {
  public:
   Conversation(engine::TextModel& model, const ChatFlags& flags)
-      : model_(model), flags_(flags), sampling_(flags.sampling.options(0.7)), variables_(engine::parse_variables(flags.set)), system_(flags.system) {
+      : model_(model),
+        flags_(flags),
+        sampling_(flags.sampling.options(0.7)),
+        variables_(engine::parse_variables(flags.set)),
+        system_(flags.system) {
     sampling_.validate(model.engine().model().info().vocab);
     max_tokens_ = flags.max_tokens;
     reset();
@@ -109,7 +114,8 @@ class Conversation {
       };
     std::vector<engine::TextRequest> requests;
     requests.push_back(std::move(request));
-    const engine::TextOutcome result = std::move(engine::generate_text(model_, std::move(requests), [] { return interrupted(); }).front());
+    const engine::TextOutcome result =
+        std::move(engine::generate_text(model_, std::move(requests), [] { return interrupted(); }).front());
     reading.done();
     const bool stopped = result.outcome.reason == engine::FinishReason::cancelled;
     messages_.push_back({{"role", "assistant"}, {"content", result.text}});
@@ -120,7 +126,8 @@ class Conversation {
  private:
   void report(const engine::TextOutcome& result, bool stopped) const {
     const engine::Timings& t = result.outcome.timings;
-    const double rate = t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0;
+    const double rate =
+        t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0;
     const auto used = static_cast<long long>(context_.tokens.size());
     const auto limit = static_cast<long long>(model_.engine().context_limit());
     if (flags_.json) {
@@ -139,10 +146,12 @@ class Conversation {
     }
     std::printf("\n");
     const bool dim = isatty(STDOUT_FILENO) != 0;
-    std::printf("%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n", dim ? "\033[2m" : "",
-                stopped ? "stopped; " : (result.outcome.reason == engine::FinishReason::length ? "cut at the limit; " : ""),
-                static_cast<long long>(t.prompt_tokens - t.reused_tokens), t.prefill_seconds, static_cast<long long>(t.completion_tokens), rate, used,
-                limit, dim ? "\033[0m" : "");
+    std::printf("%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
+                dim ? "\033[2m" : "",
+                stopped ? "stopped; "
+                        : (result.outcome.reason == engine::FinishReason::length ? "cut at the limit; " : ""),
+                static_cast<long long>(t.prompt_tokens - t.reused_tokens), t.prefill_seconds,
+                static_cast<long long>(t.completion_tokens), rate, used, limit, dim ? "\033[0m" : "");
     std::fflush(stdout);
   }
 
@@ -150,22 +159,25 @@ class Conversation {
     return engine::encode_prompt(model_.text(), model_.text().render(messages_, nullptr, variables_), true);
   }
 
-  // The whole conversation as tokens. A full context is refused, or with the policy `roll` the oldest turns are dropped (and
-  // said so) until at least a quarter of it is free again for the answer.
+  // The whole conversation as tokens. A full context is refused, or with the policy `roll` the oldest turns
+  // are dropped (and said so) until at least a quarter of it is free again for the answer.
   std::vector<int32_t> fitting_prompt() {
     const int64_t limit = model_.engine().context_limit();
     std::vector<int32_t> ids = encode();
     const auto length = [&] { return static_cast<int64_t>(ids.size()); };
     if (length() < limit) return ids;
     if (flags_.context_policy != "roll")
-      throw_error(ErrorCode::invalid_input, "the conversation has {} tokens and the context holds {}: /reset, or start with a larger --context, or --context-policy roll",
+      throw_error(ErrorCode::invalid_input,
+                  "the conversation has {} tokens and the context holds {}: /reset, or start with a larger "
+                  "--context, or --context-policy roll",
                   length(), limit);
     int dropped = 0;
     while (length() > limit * 3 / 4) {
       size_t first = 0;
       while (first < messages_.size() && messages_[first]["role"] == "system") ++first;
       if (first + 1 >= messages_.size())
-        throw_error(ErrorCode::invalid_input, "the last message alone has {} tokens and the context holds {}", length(), limit);
+        throw_error(ErrorCode::invalid_input, "the last message alone has {} tokens and the context holds {}",
+                    length(), limit);
       // A turn is a user's message and all that answers it.
       do {
         messages_.erase(first);
@@ -173,16 +185,19 @@ class Conversation {
       } while (first + 1 < messages_.size() && messages_[first]["role"] != "user");
       ids = encode();
     }
-    std::fprintf(flags_.json ? stderr : stdout, "(context full: the oldest %d messages were dropped)\n", dropped);
+    std::fprintf(flags_.json ? stderr : stdout, "(context full: the oldest %d messages were dropped)\n",
+                 dropped);
     return ids;
   }
 
   void set(const std::string& text) {
     if (text.empty()) {
-      std::printf("temperature=%g top_k=%d top_p=%g min_p=%g max_tokens=%lld seed=%llu\n", static_cast<double>(sampling_.temperature), sampling_.top_k,
-                  static_cast<double>(sampling_.top_p), static_cast<double>(sampling_.min_p), static_cast<long long>(max_tokens_),
-                  static_cast<unsigned long long>(sampling_.seed));
-      for (const auto& [key, value] : variables_.items()) std::printf("%s=%s\n", key.c_str(), value.dump().c_str());
+      std::printf("temperature=%g top_k=%d top_p=%g min_p=%g max_tokens=%lld seed=%llu\n",
+                  static_cast<double>(sampling_.temperature), sampling_.top_k,
+                  static_cast<double>(sampling_.top_p), static_cast<double>(sampling_.min_p),
+                  static_cast<long long>(max_tokens_), static_cast<unsigned long long>(sampling_.seed));
+      for (const auto& [key, value] : variables_.items())
+        std::printf("%s=%s\n", key.c_str(), value.dump().c_str());
       return;
     }
     const size_t equals = text.find('=');
@@ -245,7 +260,8 @@ class Conversation {
 
 int chat(const ChatFlags& flags) {
   if (flags.context_policy != "error" && flags.context_policy != "roll")
-    throw_error(ErrorCode::invalid_input, "--context-policy: '{}' is not one of error, roll", printable(flags.context_policy));
+    throw_error(ErrorCode::invalid_input, "--context-policy: '{}' is not one of error, roll",
+                printable(flags.context_policy));
   engine::EngineOptions options = flags.load.options();
   Progress loading("loading");
   options.load.progress = [&](size_t done, size_t total) {
@@ -255,16 +271,20 @@ int chat(const ChatFlags& flags) {
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::TextSide text = engine::TextSide::open(path);
   if (text.chat_template == nullptr)
-    throw_error(ErrorCode::unsupported, "{} has no chat template, so it was not made for conversations: use `kvasir generate {} --raw`", path.filename().string(),
-                flags.load.model);
+    throw_error(
+        ErrorCode::unsupported,
+        "{} has no chat template, so it was not made for conversations: use `kvasir generate {} --raw`",
+        path.filename().string(), flags.load.model);
   // Memory for the whole context is planned and refused now, not in the middle of a conversation.
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
   const models::ModelInfo& info = model->engine().model().info();
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   if (terminal)
-    std::printf("%s (%s, %s activations, context %lld). /help lists commands, Ctrl-D leaves.\n", path.filename().c_str(), info.model_type.c_str(),
-                std::string(models::name(info.activations)).c_str(), static_cast<long long>(model->engine().context_limit()));
+    std::printf("%s (%s, %s activations, context %lld). /help lists commands, Ctrl-D leaves.\n",
+                path.filename().c_str(), info.model_type.c_str(),
+                std::string(models::name(info.activations)).c_str(),
+                static_cast<long long>(model->engine().context_limit()));
   Conversation conversation(*model, flags);
   LineEditor editor(flags.no_history ? std::filesystem::path() : default_history_file());
   while (true) {
@@ -298,12 +318,14 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   command->add_option("--set", flags->set, "K=V: a variable of the chat template, repeatable");
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens of an answer (default: until it ends)");
   command->add_option("--stop", flags->stop, "Text that ends an answer, repeatable")->allow_extra_args(false);
-  command->add_option("--context-policy", flags->context_policy, "When the context is full: error (default), or roll: drop the oldest turns");
+  command->add_option("--context-policy", flags->context_policy,
+                      "When the context is full: error (default), or roll: drop the oldest turns");
   command->add_flag("--no-history", flags->no_history, "Keep no input history");
   command->add_flag("--json", flags->json, "One JSON object an answer");
   flags->sampling.add_to(*command);
   command->footer(
-      "Examples:\n  kvasir chat smollm2 --system 'You are a pirate.'\n  printf 'Hi!\\nWho are you?\\n' | kvasir chat smollm2 --temperature 0");
+      "Examples:\n  kvasir chat smollm2 --system 'You are a pirate.'\n  printf 'Hi!\\nWho are you?\\n' | "
+      "kvasir chat smollm2 --temperature 0");
   command->callback([flags, &invocation] { invocation.work = [flags] { return chat(*flags); }; });
 }
 

@@ -30,7 +30,11 @@ constexpr const char* kBuildType =
 Json version_json() {
   Json levels = Json::array();
   for (IsaLevel level : compiled_isa_levels()) levels.push_back(name(level));
-  return {{"version", kVersion}, {"compiler", kCompiler}, {"build", kBuildType}, {"isa_levels", levels}, {"devices", {"cpu"}}};
+  return {{"version", kVersion},
+          {"compiler", kCompiler},
+          {"build", kBuildType},
+          {"isa_levels", levels},
+          {"devices", {"cpu"}}};
 }
 
 int version(bool json) {
@@ -61,10 +65,13 @@ int doctor(bool json, bool quick) {
   out["models_folder"] = models_folder().string();
   Json problems = Json::array();
   bool any_model = false;
-  for (const StarterModel& model : starter_models()) any_model |= std::filesystem::exists(models_folder() / model.file_name);
+  for (const StarterModel& model : starter_models())
+    any_model |= std::filesystem::exists(models_folder() / model.file_name);
   if (!any_model) problems.push_back("no starter model has been fetched: run `kvasir get smollm2`");
-  if (std::string_view(kBuildType) == "debug") problems.push_back("this is a debug build: it is many times slower than a release build");
-  if (best_isa_level() == IsaLevel::generic) problems.push_back("this processor has none of the fast instruction-set levels");
+  if (std::string_view(kBuildType) == "debug")
+    problems.push_back("this is a debug build: it is many times slower than a release build");
+  if (best_isa_level() == IsaLevel::generic)
+    problems.push_back("this processor has none of the fast instruction-set levels");
   if (topology.available_bytes < size_t{1} << 30) problems.push_back("less than 1 GB of memory is available");
   out["problems"] = problems;
   if (!quick) out["limits"] = measured_limits(default_threads(topology));
@@ -74,15 +81,18 @@ int doctor(bool json, bool quick) {
   }
   std::printf("kvasir %s, %s, %s build\n", kVersion, kCompiler, kBuildType);
   std::printf("processor   %s\n", topology.processor.c_str());
-  std::printf("cores       %d physical, %zu logical in the affinity mask", topology.physical_cores, topology.cpus.size());
+  std::printf("cores       %d physical, %zu logical in the affinity mask", topology.physical_cores,
+              topology.cpus.size());
   if (topology.quota_cpus > 0) std::printf(", cgroup quota %.2f", topology.quota_cpus);
   std::printf("; %d threads by default\n", default_threads(topology));
   std::printf("level       %s (available:", std::string(name(best_isa_level())).c_str());
   for (const auto& level : available) std::printf(" %s", level.get<std::string>().c_str());
   std::printf(")\n");
-  std::printf("memory      %.1f GB, %.1f GB available\n", static_cast<double>(topology.memory_bytes) / 1e9, static_cast<double>(topology.available_bytes) / 1e9);
+  std::printf("memory      %.1f GB, %.1f GB available\n", static_cast<double>(topology.memory_bytes) / 1e9,
+              static_cast<double>(topology.available_bytes) / 1e9);
   if (!quick)
-    for (const auto& [key, value] : out["limits"].items()) std::printf("%-11s %s\n", "measured", (key + " " + value.dump()).c_str());
+    for (const auto& [key, value] : out["limits"].items())
+      std::printf("%-11s %s\n", "measured", (key + " " + value.dump()).c_str());
   std::printf("models      %s\n", models_folder().c_str());
   for (const auto& problem : problems) std::printf("note        %s\n", problem.get<std::string>().c_str());
   return kExitDone;
@@ -100,10 +110,12 @@ void add_version(CLI::App& app, Invocation& invocation) {
 void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   auto quick = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
+  CLI::App* command =
+      app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
   command->add_flag("--json", *json, "Machine-readable output");
   command->add_flag("--quick", *quick, "Measure nothing");
-  command->callback([json, quick, &invocation] { invocation.work = [json, quick] { return doctor(*json, *quick); }; });
+  command->callback(
+      [json, quick, &invocation] { invocation.work = [json, quick] { return doctor(*json, *quick); }; });
 }
 
 }  // namespace kvasir::cli

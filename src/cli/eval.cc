@@ -19,7 +19,8 @@ namespace {
 constexpr int kLogitRows = 16;
 
 // Runs `ids` through the model and hands out the logits of every position, in order.
-void for_each_logits(engine::Engine& engine, std::span<const int32_t> ids, const std::function<void(int64_t, const float*)>& visit) {
+void for_each_logits(engine::Engine& engine, std::span<const int32_t> ids,
+                     const std::function<void(int64_t, const float*)>& visit) {
   models::Model& model = engine.model();
   engine::StepBuilder builder(model);
   engine::Context context = engine.new_context();
@@ -30,8 +31,8 @@ void for_each_logits(engine::Engine& engine, std::span<const int32_t> ids, const
   const auto total = static_cast<double>(ids.size());
   while (!ids.empty()) {
     if (interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
-    const auto count = static_cast<size_t>(
-        std::min<int64_t>({static_cast<int64_t>(ids.size()), model.maxima().tokens, context.sequence.max_append()}));
+    const auto count = static_cast<size_t>(std::min<int64_t>(
+        {static_cast<int64_t>(ids.size()), model.maxima().tokens, context.sequence.max_append()}));
     builder.clear();
     builder.add(context.sequence, ids.first(count), engine::WantLogits::all);
     engine.cache().reserve(builder.sequences(), builder.counts(), step);
@@ -41,7 +42,8 @@ void for_each_logits(engine::Engine& engine, std::span<const int32_t> ids, const
     state.logit_tokens = {};
     model.run_trunk(state, engine.executor());
     for (size_t first = 0; first < wanted.size(); first += kLogitRows) {
-      const std::span<const int32_t> block = wanted.subspan(first, std::min<size_t>(kLogitRows, wanted.size() - first));
+      const std::span<const int32_t> block =
+          wanted.subspan(first, std::min<size_t>(kLogitRows, wanted.size() - first));
       state.logit_tokens = block;
       state.logits = static_cast<int32_t>(block.size());
       model.run_head(state, engine.executor());
@@ -62,25 +64,34 @@ struct LogitsFlags {
 
 int eval_logits(const LogitsFlags& flags) {
   const std::vector<int32_t> ids = read_token_file(flags.tokens);
-  if (ids.empty()) throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(flags.tokens));
+  if (ids.empty())
+    throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(flags.tokens));
   engine::EngineOptions options = flags.load.options();
   if (options.load.context == 0) options.load.context = static_cast<int64_t>(ids.size());
   options.load.logits = kLogitRows;
   if (static_cast<int64_t>(ids.size()) > options.load.context)
-    throw_error(ErrorCode::invalid_input, "{} holds {} tokens, more than --context {}", printable(flags.tokens), ids.size(), options.load.context);
-  options.load.chunk = static_cast<int>(std::min<int64_t>(options.load.chunk, static_cast<int64_t>(ids.size())));
-  const std::unique_ptr<engine::Engine> engine = engine::Engine::open(resolve_model(flags.load.model), options);
+    throw_error(ErrorCode::invalid_input, "{} holds {} tokens, more than --context {}",
+                printable(flags.tokens), ids.size(), options.load.context);
+  options.load.chunk =
+      static_cast<int>(std::min<int64_t>(options.load.chunk, static_cast<int64_t>(ids.size())));
+  const std::unique_ptr<engine::Engine> engine =
+      engine::Engine::open(resolve_model(flags.load.model), options);
   engine->model().check_tokens(ids);
   const int64_t vocab = engine->model().info().vocab;
   NpyWriter writer(flags.out, static_cast<int64_t>(ids.size()), vocab);
-  for_each_logits(*engine, ids, [&](int64_t, const float* logits) { writer.write({logits, static_cast<size_t>(vocab)}); });
+  for_each_logits(*engine, ids, [&](int64_t, const float* logits) {
+    writer.write({logits, static_cast<size_t>(vocab)});
+  });
   writer.finish();
   if (flags.json)
-    std::printf("%s\n", nlohmann::ordered_json({{"out", flags.out}, {"positions", ids.size()}, {"vocab", vocab},
-                                                {"activations", models::name(engine->model().info().activations)},
-                                                {"isa", name(engine->model().info().isa)}})
-                            .dump()
-                            .c_str());
+    std::printf("%s\n",
+                nlohmann::ordered_json({{"out", flags.out},
+                                        {"positions", ids.size()},
+                                        {"vocab", vocab},
+                                        {"activations", models::name(engine->model().info().activations)},
+                                        {"isa", name(engine->model().info().isa)}})
+                    .dump()
+                    .c_str());
   return kExitDone;
 }
 
@@ -96,7 +107,8 @@ int eval_perplexity(const PerplexityFlags& flags) {
   engine::EngineOptions options = flags.load.options();
   if (options.load.context == 0) options.load.context = flags.window;
   if (flags.window < 2 || flags.window > options.load.context)
-    throw_error(ErrorCode::invalid_input, "--window must be from 2 to the context ({}), got {}", options.load.context, flags.window);
+    throw_error(ErrorCode::invalid_input, "--window must be from 2 to the context ({}), got {}",
+                options.load.context, flags.window);
   options.load.logits = kLogitRows;
   std::vector<int32_t> ids;
   std::unique_ptr<engine::TextModel> text_model;
@@ -110,12 +122,15 @@ int eval_perplexity(const PerplexityFlags& flags) {
   } else {
     text_model = engine::TextModel::open(resolve_model(flags.load.model), options);
     engine = &text_model->engine();
-    ids = text_model->tokenizer().encode(read_file(flags.file, size_t{1} << 30), {.add_special = false, .parse_special = false});
+    ids = text_model->tokenizer().encode(read_file(flags.file, size_t{1} << 30),
+                                         {.add_special = false, .parse_special = false});
     if (text_model->tokenizer().adds_bos()) bos = text_model->tokenizer().bos_id();
   }
-  if (ids.size() < 2) throw_error(ErrorCode::invalid_input, "the text has {} tokens: perplexity needs at least 2", ids.size());
+  if (ids.size() < 2)
+    throw_error(ErrorCode::invalid_input, "the text has {} tokens: perplexity needs at least 2", ids.size());
   const int64_t vocab = engine->model().info().vocab;
-  // Rows of `window` tokens that do not overlap, each on its own (with BOS in front where the vocabulary wants it).
+  // Rows of `window` tokens that do not overlap, each on its own (with BOS in front where the vocabulary
+  // wants it).
   double sum = 0, squares = 0;
   int64_t scored = 0;
   const auto window = static_cast<size_t>(flags.window - (bos ? 1 : 0));
@@ -128,7 +143,9 @@ int eval_perplexity(const PerplexityFlags& flags) {
     for_each_logits(*engine, row, [&](int64_t position, const float* logits) {
       if (static_cast<size_t>(position) + 1 >= row.size()) return;
       const std::span<const float> all(logits, static_cast<size_t>(vocab));
-      const double loss = static_cast<double>(engine::log_sum_exp(all)) - static_cast<double>(all[static_cast<size_t>(row[static_cast<size_t>(position) + 1])]);
+      const double loss =
+          static_cast<double>(engine::log_sum_exp(all)) -
+          static_cast<double>(all[static_cast<size_t>(row[static_cast<size_t>(position) + 1])]);
       sum += loss;
       squares += loss * loss;
       ++scored;
@@ -136,16 +153,20 @@ int eval_perplexity(const PerplexityFlags& flags) {
   }
   const double mean = sum / static_cast<double>(scored);
   const double variance = squares / static_cast<double>(scored) - mean * mean;
-  const double error = std::sqrt(std::max(0.0, variance) / static_cast<double>(std::max<int64_t>(1, scored - 1)));
+  const double error =
+      std::sqrt(std::max(0.0, variance) / static_cast<double>(std::max<int64_t>(1, scored - 1)));
   const double perplexity = std::exp(mean);
   if (flags.json)
-    std::printf("%s\n", nlohmann::ordered_json({{"perplexity", perplexity}, {"standard_error", perplexity * error}, {"mean_nll", mean}, {"tokens", scored},
+    std::printf("%s\n", nlohmann::ordered_json({{"perplexity", perplexity},
+                                                {"standard_error", perplexity * error},
+                                                {"mean_nll", mean},
+                                                {"tokens", scored},
                                                 {"window", flags.window}})
                             .dump()
                             .c_str());
   else
-    std::printf("perplexity %.4f +- %.4f over %lld tokens (windows of %lld)\n", perplexity, perplexity * error, static_cast<long long>(scored),
-                static_cast<long long>(flags.window));
+    std::printf("perplexity %.4f +- %.4f over %lld tokens (windows of %lld)\n", perplexity,
+                perplexity * error, static_cast<long long>(scored), static_cast<long long>(flags.window));
   return kExitDone;
 }
 
@@ -156,7 +177,8 @@ void add_eval(CLI::App& app, Invocation& invocation) {
   eval->require_subcommand(1);
   {
     auto flags = std::make_shared<LogitsFlags>();
-    CLI::App* command = eval->add_subcommand("logits", "Write the logits of every position as float32 [T, V]");
+    CLI::App* command =
+        eval->add_subcommand("logits", "Write the logits of every position as float32 [T, V]");
     flags->load.add_to(*command, false);
     command->add_option("--tokens", flags->tokens, "JSON list of token ids; none is added")->required();
     command->add_option("--out", flags->out, "The .npy file to write")->required();
@@ -169,7 +191,8 @@ void add_eval(CLI::App& app, Invocation& invocation) {
     CLI::App* command = eval->add_subcommand("ppl", "Perplexity of a text, in rows that do not overlap");
     flags->load.add_to(*command, false);
     CLI::Option* file = command->add_option("--file", flags->file, "Text file");
-    CLI::Option* tokens = command->add_option("--tokens", flags->tokens, "JSON list of token ids instead")->excludes(file);
+    CLI::Option* tokens =
+        command->add_option("--tokens", flags->tokens, "JSON list of token ids instead")->excludes(file);
     command->add_option("--window", flags->window, "Tokens a row (default 512)");
     command->add_flag("--json", flags->json, "Machine-readable output");
     command->callback([flags, file, tokens, &invocation] {

@@ -30,19 +30,24 @@ int fit(const LoadFlags& flags, bool json) {
                                   {"max_context", report.max_context}};
     out["kv_groups"] = nlohmann::ordered_json::array();
     for (const models::KvGroup& group : report.kv_groups)
-      out["kv_groups"].push_back({{"layers", group.layers},
-                                  {"kv_heads", group.geometry.kv_heads},
-                                  {"head_dim_k", group.geometry.head_dim_k},
-                                  {"head_dim_v", group.geometry.head_dim_v},
-                                  {"window", group.geometry.window ? nlohmann::ordered_json(*group.geometry.window) : nlohmann::ordered_json()},
-                                  {"codec", kv::describe(group.geometry.codec)},
-                                  {"page_tokens", group.geometry.page_tokens},
-                                  {"page_bytes", group.page_bytes},
-                                  {"bytes_per_token", group.bytes_per_token}});
+      out["kv_groups"].push_back(
+          {{"layers", group.layers},
+           {"kv_heads", group.geometry.kv_heads},
+           {"head_dim_k", group.geometry.head_dim_k},
+           {"head_dim_v", group.geometry.head_dim_v},
+           {"window", group.geometry.window ? nlohmann::ordered_json(*group.geometry.window)
+                                            : nlohmann::ordered_json()},
+           {"codec", kv::describe(group.geometry.codec)},
+           {"page_tokens", group.geometry.page_tokens},
+           {"page_bytes", group.page_bytes},
+           {"bytes_per_token", group.bytes_per_token}});
     std::printf("%s\n", out.dump(1).c_str());
   } else {
-    std::printf("%s: %s\n%s\n", flags.model.c_str(), report.fits ? "fits" : "does not fit", engine::describe(report).c_str());
-    for (const models::KvGroup& group : report.kv_groups) std::printf("  kv: %s, %zu bytes a token\n", kv::describe(group.geometry).c_str(), group.bytes_per_token);
+    std::printf("%s: %s\n%s\n", flags.model.c_str(), report.fits ? "fits" : "does not fit",
+                engine::describe(report).c_str());
+    for (const models::KvGroup& group : report.kv_groups)
+      std::printf("  kv: %s, %zu bytes a token\n", kv::describe(group.geometry).c_str(),
+                  group.bytes_per_token);
   }
   return report.fits ? kExitDone : kExitDoesNotFit;
 }
@@ -55,8 +60,10 @@ void add_fit(CLI::App& app, Invocation& invocation) {
   CLI::App* command = app.add_subcommand("fit", "What a load will take in memory, from headers alone");
   flags->add_to(*command);
   command->add_flag("--json", *json, "Machine-readable output");
-  command->footer("Example: kvasir fit model.gguf --context 32768 --batch 4\nExit status 4 when it does not fit.");
-  command->callback([flags, json, &invocation] { invocation.work = [flags, json] { return fit(*flags, *json); }; });
+  command->footer(
+      "Example: kvasir fit model.gguf --context 32768 --batch 4\nExit status 4 when it does not fit.");
+  command->callback(
+      [flags, json, &invocation] { invocation.work = [flags, json] { return fit(*flags, *json); }; });
 }
 
 }  // namespace kvasir::cli

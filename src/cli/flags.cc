@@ -14,15 +14,21 @@ namespace kvasir::cli {
 void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   command.add_option("MODEL", model, "GGUF file, model folder, or short name")->required();
   CLI::Option_group* group = command.add_option_group("Loading");
-  group->add_option("--context,--ctx", context, "Tokens a sequence may hold (default: the model's limit, or what fits)")->check(CLI::PositiveNumber);
+  group
+      ->add_option("--context,--ctx", context,
+                   "Tokens a sequence may hold (default: the model's limit, or what fits)")
+      ->check(CLI::PositiveNumber);
   if (with_batch) group->add_option("--batch", batch, "Sequences in one step")->check(CLI::PositiveNumber);
-  group->add_option("--chunk", chunk, "Most tokens in one forward pass (default 512)")->check(CLI::PositiveNumber);
-  group->add_option("--activations", activations, "auto, f32, bf16 or int8: how inputs of matrix products are rounded");
+  group->add_option("--chunk", chunk, "Most tokens in one forward pass (default 512)")
+      ->check(CLI::PositiveNumber);
+  group->add_option("--activations", activations,
+                    "auto, f32, bf16 or int8: how inputs of matrix products are rounded");
   group->add_option("--threads,-t", threads, "Threads (default: one per core)")->check(CLI::PositiveNumber);
   group->add_option("--isa", isa, "Instruction-set level (default: the best this machine has)");
   group->add_option("--kv", kv, "KV cache codec: f32, f16, bf16 (default: bf16, f32 with --activations f32)");
   group->add_option("--kv-page", kv_page, "Tokens a KV page: a power of two, 16 to 256");
-  group->add_option("--memory", memory, "Memory that may be used, for example 8G (default: what is available)");
+  group->add_option("--memory", memory,
+                    "Memory that may be used, for example 8G (default: what is available)");
 }
 
 size_t parse_size(const std::string& text, const std::string& flag) {
@@ -39,14 +45,18 @@ size_t parse_size(const std::string& text, const std::string& flag) {
   if (suffix == "Mi") unit = 1024.0 * 1024;
   if (suffix == "Gi") unit = 1024.0 * 1024 * 1024;
   if (error != std::errc() || unit == 0 || !(value > 0) || !std::isfinite(value) || value * unit > 1e18)
-    throw_error(ErrorCode::invalid_input, "{}: '{}' is no size: expected a number with K, M, G (decimal) or Ki, Mi, Gi", flag, printable(text));
+    throw_error(ErrorCode::invalid_input,
+                "{}: '{}' is no size: expected a number with K, M, G (decimal) or Ki, Mi, Gi", flag,
+                printable(text));
   return static_cast<size_t>(value * unit);
 }
 
 engine::EngineOptions LoadFlags::options() const {
   engine::EngineOptions out;
   const auto mode = models::activations_from_name(activations);
-  if (!mode) throw_error(ErrorCode::invalid_input, "--activations: '{}' is not one of auto, f32, bf16, int8", printable(activations));
+  if (!mode)
+    throw_error(ErrorCode::invalid_input, "--activations: '{}' is not one of auto, f32, bf16, int8",
+                printable(activations));
   out.load.activations = *mode;
   out.load.isa = resolve_isa_level(isa);
   out.load.threads = threads;
@@ -80,7 +90,8 @@ void SamplingFlags::add_to(CLI::App& command) {
   group->add_option("--xtc-probability", xtc_probability, "Chance of dropping the most likely choices");
   group->add_option("--xtc-threshold", xtc_threshold, "Probability above which a choice may be dropped");
   group->add_option("--repetition-penalty", repetition_penalty, "Divide logits of recent tokens");
-  group->add_option("--repetition-context-size", repetition_context, "Recent tokens of that penalty (0: all)");
+  group->add_option("--repetition-context-size", repetition_context,
+                    "Recent tokens of that penalty (0: all)");
   group->add_option("--presence-penalty", presence_penalty, "Subtracted once from recent tokens");
   group->add_option("--presence-context-size", presence_context, "Recent tokens of that penalty (0: all)");
   group->add_option("--frequency-penalty", frequency_penalty, "Subtracted per occurrence of recent tokens");
@@ -93,11 +104,15 @@ void SamplingFlags::add_to(CLI::App& command) {
   group->add_option("--mirostat-tau", mirostat_tau, "Target surprise in bits");
   group->add_option("--mirostat-eta", mirostat_eta, "Learning rate");
   group->add_option("--logit-bias", logit_bias, "ID=VALUE, repeatable");
-  group->add_option("--sampler-order", order, "mlx (default), llama, temperature_first, or stage names joined by ';'");
-  group->add_option_function<uint64_t>("--seed", [this](const uint64_t& value) {
-    seed = value;
-    has_seed = true;
-  }, "Same seed, same text (default: a fresh one)");
+  group->add_option("--sampler-order", order,
+                    "mlx (default), llama, temperature_first, or stage names joined by ';'");
+  group->add_option_function<uint64_t>(
+      "--seed",
+      [this](const uint64_t& value) {
+        seed = value;
+        has_seed = true;
+      },
+      "Same seed, same text (default: a fresh one)");
 }
 
 engine::SamplingOptions SamplingFlags::options(double default_temperature) const {
@@ -131,7 +146,8 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
     float value = 0;
     const char* begin = entry.data();
     const char* end = begin + entry.size();
-    const bool ok = equals != std::string::npos && std::from_chars(begin, begin + equals, id).ptr == begin + equals &&
+    const bool ok = equals != std::string::npos &&
+                    std::from_chars(begin, begin + equals, id).ptr == begin + equals &&
                     std::from_chars(begin + equals + 1, end, value).ptr == end;
     if (!ok) throw_error(ErrorCode::invalid_input, "--logit-bias: '{}' is not ID=VALUE", printable(entry));
     out.logit_bias[id] = value;
@@ -143,12 +159,14 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
 std::vector<int32_t> read_token_file(const std::string& path) {
   const std::string text = read_file(path, size_t{256} << 20);
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_array()) throw_error(ErrorCode::invalid_input, "{}: expected a JSON list of token ids", printable(path));
+  if (json.is_discarded() || !json.is_array())
+    throw_error(ErrorCode::invalid_input, "{}: expected a JSON list of token ids", printable(path));
   std::vector<int32_t> ids;
   ids.reserve(json.size());
   for (size_t i = 0; i < json.size(); ++i) {
     if (!json[i].is_number_integer() || json[i].get<int64_t>() < 0 || json[i].get<int64_t>() > INT32_MAX)
-      throw_error(ErrorCode::invalid_input, "{}: entry {} is no token id: {}", printable(path), i, printable(json[i].dump()));
+      throw_error(ErrorCode::invalid_input, "{}: entry {} is no token id: {}", printable(path), i,
+                  printable(json[i].dump()));
     ids.push_back(json[i].get<int32_t>());
   }
   return ids;

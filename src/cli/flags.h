@@ -30,7 +30,7 @@ struct LoadFlags {
 };
 
 struct SamplingFlags {
-  double temperature = -1;   // -1: the verb's default
+  double temperature = -1;  // -1: the verb's default
   int top_k = 0;
   double top_p = 0, min_p = 0, typical_p = 0, top_n_sigma = 0;
   int min_keep = 1;

@@ -40,23 +40,27 @@ std::string read_prompt(const GenerateFlags& flags) {
   if (!flags.file.empty()) return read_file(flags.file, size_t{64} << 20);
   if (flags.has_prompt && flags.prompt != "-") return flags.prompt;
   if (!flags.has_prompt && isatty(STDIN_FILENO) != 0)
-    throw_error(ErrorCode::invalid_input, "no prompt: give --prompt TEXT, --file FILE, or text on standard input");
+    throw_error(ErrorCode::invalid_input,
+                "no prompt: give --prompt TEXT, --file FILE, or text on standard input");
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
 nlohmann::ordered_json logprob_entries(const engine::TextModel& model, const engine::Outcome& outcome) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const engine::Sampled& sampled : outcome.logprobs) {
-    nlohmann::ordered_json entry = {{"id", sampled.id}, {"piece", model.tokenizer().piece(sampled.id)}, {"logprob", sampled.logprob}};
+    nlohmann::ordered_json entry = {
+        {"id", sampled.id}, {"piece", model.tokenizer().piece(sampled.id)}, {"logprob", sampled.logprob}};
     entry["top"] = nlohmann::ordered_json::array();
     for (const engine::TokenLogprob& top : sampled.top)
-      entry["top"].push_back({{"id", top.id}, {"piece", model.tokenizer().piece(top.id)}, {"logprob", top.logprob}});
+      entry["top"].push_back(
+          {{"id", top.id}, {"piece", model.tokenizer().piece(top.id)}, {"logprob", top.logprob}});
     list.push_back(std::move(entry));
   }
   return list;
 }
 
-nlohmann::ordered_json to_json(const engine::TextModel& model, const engine::TextOutcome& result, const GenerateFlags& flags, uint64_t seed) {
+nlohmann::ordered_json to_json(const engine::TextModel& model, const engine::TextOutcome& result,
+                               const GenerateFlags& flags, uint64_t seed) {
   const engine::Outcome& outcome = result.outcome;
   const engine::Timings& timings = outcome.timings;
   const double decode = timings.decode_seconds;
@@ -70,8 +74,11 @@ nlohmann::ordered_json to_json(const engine::TextModel& model, const engine::Tex
       {"timings",
        {{"prefill_seconds", timings.prefill_seconds},
         {"decode_seconds", decode},
-        {"prefill_tokens_per_s", timings.prefill_seconds > 0 ? static_cast<double>(timings.prompt_tokens) / timings.prefill_seconds : 0},
-        {"decode_tokens_per_s", decode > 0 ? static_cast<double>(timings.completion_tokens - 1) / decode : 0}}}};
+        {"prefill_tokens_per_s", timings.prefill_seconds > 0
+                                     ? static_cast<double>(timings.prompt_tokens) / timings.prefill_seconds
+                                     : 0},
+        {"decode_tokens_per_s",
+         decode > 0 ? static_cast<double>(timings.completion_tokens - 1) / decode : 0}}}};
   if (!result.matched_stop.empty()) json["stop"] = result.matched_stop;
   if (flags.logprobs >= 0) json["logprobs"] = logprob_entries(model, outcome);
   return json;
@@ -80,8 +87,10 @@ nlohmann::ordered_json to_json(const engine::TextModel& model, const engine::Tex
 int generate(const GenerateFlags& flags) {
   const std::string prompt = read_prompt(flags);
   engine::EngineOptions options = flags.load.options();
-  if (flags.n < 1 || flags.n > 128) throw_error(ErrorCode::invalid_input, "--n must be from 1 to 128, got {}", flags.n);
-  if (flags.max_tokens < 0) throw_error(ErrorCode::invalid_input, "--max-tokens must be >= 0, got {}", flags.max_tokens);
+  if (flags.n < 1 || flags.n > 128)
+    throw_error(ErrorCode::invalid_input, "--n must be from 1 to 128, got {}", flags.n);
+  if (flags.max_tokens < 0)
+    throw_error(ErrorCode::invalid_input, "--max-tokens must be >= 0, got {}", flags.max_tokens);
   const engine::SamplingOptions sampling = flags.sampling.options(0.7);
   sampling.validate(INT32_MAX);
   options.load.rows = std::max(options.load.rows, std::min(flags.n, 16));
@@ -91,7 +100,8 @@ int generate(const GenerateFlags& flags) {
     return !interrupted();
   };
   const std::filesystem::path path = resolve_model(flags.load.model);
-  // A short answer does not need the model's whole context: when none is asked for, hold what this run can use.
+  // A short answer does not need the model's whole context: when none is asked for, hold what this run can
+  // use.
   const engine::TextSide text = engine::TextSide::open(path);
   std::string rendered = prompt;
   const bool templated = !flags.raw && text.chat_template != nullptr;
@@ -105,7 +115,8 @@ int generate(const GenerateFlags& flags) {
                 flags.raw ? "--raw asks for none" : "this model has none");
   }
   const std::vector<int32_t> ids = engine::encode_prompt(text, rendered, templated);
-  if (options.load.context == 0) options.context_hint = static_cast<int64_t>(ids.size()) + flags.max_tokens + 1;
+  if (options.load.context == 0)
+    options.context_hint = static_cast<int64_t>(ids.size()) + flags.max_tokens + 1;
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
 
@@ -135,14 +146,16 @@ int generate(const GenerateFlags& flags) {
       };
     requests.push_back(std::move(request));
   }
-  const std::vector<engine::TextOutcome> results = engine::generate_text(*model, std::move(requests), [] { return interrupted(); });
+  const std::vector<engine::TextOutcome> results =
+      engine::generate_text(*model, std::move(requests), [] { return interrupted(); });
   reading.done();
   if (flags.json) {
     if (flags.n == 1) {
       std::printf("%s\n", to_json(*model, results[0], flags, sampling.seed).dump().c_str());
     } else {
       nlohmann::ordered_json list = nlohmann::ordered_json::array();
-      for (size_t i = 0; i < results.size(); ++i) list.push_back(to_json(*model, results[i], flags, engine::sample_seed(sampling.seed, i)));
+      for (size_t i = 0; i < results.size(); ++i)
+        list.push_back(to_json(*model, results[i], flags, engine::sample_seed(sampling.seed, i)));
       std::printf("%s\n", list.dump().c_str());
     }
   } else if (stream) {
@@ -150,12 +163,15 @@ int generate(const GenerateFlags& flags) {
     std::fflush(stdout);
     const engine::Timings& t = results[0].outcome.timings;
     if (!flags.quiet && isatty(STDERR_FILENO) != 0)
-      std::fprintf(stderr, "[%lld prompt tokens in %.2f s, %lld tokens at %.1f/s, seed %llu]\n", static_cast<long long>(t.prompt_tokens), t.prefill_seconds,
-                   static_cast<long long>(t.completion_tokens),
-                   t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0.0,
-                   static_cast<unsigned long long>(sampling.seed));
+      std::fprintf(
+          stderr, "[%lld prompt tokens in %.2f s, %lld tokens at %.1f/s, seed %llu]\n",
+          static_cast<long long>(t.prompt_tokens), t.prefill_seconds,
+          static_cast<long long>(t.completion_tokens),
+          t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0.0,
+          static_cast<unsigned long long>(sampling.seed));
   } else {
-    for (size_t i = 0; i < results.size(); ++i) std::printf("--- %zu ---\n%s\n", i + 1, results[i].text.c_str());
+    for (size_t i = 0; i < results.size(); ++i)
+      std::printf("--- %zu ---\n%s\n", i + 1, results[i].text.c_str());
   }
   return results[0].outcome.reason == engine::FinishReason::cancelled ? kExitInterrupted : kExitDone;
 }
@@ -173,7 +189,8 @@ void add_generate(CLI::App& app, Invocation& invocation) {
   command->add_option("--set", flags->set, "K=V: a variable of the chat template, repeatable");
   command->add_option("--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)");
   command->add_option("--min-tokens", flags->min_tokens, "No end of answer before this many tokens");
-  command->add_option("--stop", flags->stop, "Text that ends the answer, repeatable")->allow_extra_args(false);
+  command->add_option("--stop", flags->stop, "Text that ends the answer, repeatable")
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end tokens");
   command->add_option("--samples", flags->n, "Answers to draw, in one batch");
   command->add_option("--logprobs", flags->logprobs, "With --json: the most likely tokens at each position");

@@ -55,14 +55,18 @@ int inspect(const InspectFlags& flags) {
   if (flags.tensors) {
     out["tensors"] = Json::array();
     for (const formats::TensorEntry& entry : checkpoint.tensors())
-      out["tensors"].push_back({{"name", entry.name}, {"format", formats::name(entry.format)}, {"shape", entry.shape}, {"bytes", entry.stored_bytes}});
+      out["tensors"].push_back({{"name", entry.name},
+                                {"format", formats::name(entry.format)},
+                                {"shape", entry.shape},
+                                {"bytes", entry.stored_bytes}});
   }
   std::string program_text;
   if (flags.program) {
     // The programs hold pointers to packed weights, so the model is loaded for their dump.
     const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, flags.load.options());
     const models::Model& model = engine->model();
-    out["program"] = {{"trunk", Json::parse(model.trunk().dump_json())}, {"head", Json::parse(model.head().dump_json())}};
+    out["program"] = {{"trunk", Json::parse(model.trunk().dump_json())},
+                      {"head", Json::parse(model.head().dump_json())}};
     out["numerics_key"] = model.numerics_key().hex();
     program_text = "trunk " + model.trunk().dump() + "head " + model.head().dump();
   }
@@ -71,21 +75,30 @@ int inspect(const InspectFlags& flags) {
     return kExitDone;
   }
   std::printf("%s\n", path.c_str());
-  std::printf("  family       %s, built by %s (profile %s)\n", info.model_type.c_str(), info.implementation.c_str(), info.profile.c_str());
-  std::printf("  file         %s, %zu tensors: %s\n", info.format.c_str(), checkpoint.tensors().size(), info.weight_formats.c_str());
-  std::printf("  size         %lld layers, hidden %lld, vocabulary %lld, %.1f million parameters\n", static_cast<long long>(info.layers),
-              static_cast<long long>(info.hidden), static_cast<long long>(info.vocab), static_cast<double>(info.parameters) / 1e6);
-  std::printf("  context      %lld (in force: %lld)\n", static_cast<long long>(info.model_context), static_cast<long long>(info.context));
-  std::printf("  activations  %s, instruction-set level %s\n", std::string(models::name(info.activations)).c_str(), std::string(name(info.isa)).c_str());
-  std::printf("  weights      %zu bytes packed (%zu stored), workspace %zu bytes\n", plan.weights_bytes, plan.stored_bytes, plan.workspace_bytes);
+  std::printf("  family       %s, built by %s (profile %s)\n", info.model_type.c_str(),
+              info.implementation.c_str(), info.profile.c_str());
+  std::printf("  file         %s, %zu tensors: %s\n", info.format.c_str(), checkpoint.tensors().size(),
+              info.weight_formats.c_str());
+  std::printf("  size         %lld layers, hidden %lld, vocabulary %lld, %.1f million parameters\n",
+              static_cast<long long>(info.layers), static_cast<long long>(info.hidden),
+              static_cast<long long>(info.vocab), static_cast<double>(info.parameters) / 1e6);
+  std::printf("  context      %lld (in force: %lld)\n", static_cast<long long>(info.model_context),
+              static_cast<long long>(info.context));
+  std::printf("  activations  %s, instruction-set level %s\n",
+              std::string(models::name(info.activations)).c_str(), std::string(name(info.isa)).c_str());
+  std::printf("  weights      %zu bytes packed (%zu stored), workspace %zu bytes\n", plan.weights_bytes,
+              plan.stored_bytes, plan.workspace_bytes);
   for (const models::KvGroup& group : plan.kv_groups)
-    std::printf("  kv           %s, %zu bytes a token\n", kv::describe(group.geometry).c_str(), group.bytes_per_token);
-  for (const std::string& warning : checkpoint.warnings()) std::printf("  note         %s\n", warning.c_str());
+    std::printf("  kv           %s, %zu bytes a token\n", kv::describe(group.geometry).c_str(),
+                group.bytes_per_token);
+  for (const std::string& warning : checkpoint.warnings())
+    std::printf("  note         %s\n", warning.c_str());
   if (flags.tensors)
     for (const formats::TensorEntry& entry : checkpoint.tensors()) {
       std::string shape;
       for (int64_t n : entry.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(n);
-      std::printf("  %-52s %-10s [%s]\n", printable(entry.name).c_str(), std::string(formats::name(entry.format)).c_str(), shape.c_str());
+      std::printf("  %-52s %-10s [%s]\n", printable(entry.name).c_str(),
+                  std::string(formats::name(entry.format)).c_str(), shape.c_str());
     }
   if (!program_text.empty()) std::fputs(program_text.c_str(), stdout);
   return kExitDone;
@@ -97,7 +110,8 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = app.add_subcommand("inspect", "What a checkpoint holds and how it would run");
   flags->load.add_to(*command);
-  command->add_flag("--program", flags->program, "The recorded programs: ops, shapes, buffers, lifetimes, peak");
+  command->add_flag("--program", flags->program,
+                    "The recorded programs: ops, shapes, buffers, lifetimes, peak");
   command->add_flag("--tensors", flags->tensors, "Every tensor");
   command->add_flag("--json", flags->json, "Machine-readable output");
   command->callback([flags, &invocation] { invocation.work = [flags] { return inspect(*flags); }; });

@@ -14,7 +14,8 @@
 namespace kvasir::cli {
 namespace {
 
-// libedit restarts its read after a signal, so Ctrl-C at the prompt has to leave it by a jump. Only plain data is alive there.
+// libedit restarts its read after a signal, so Ctrl-C at the prompt has to leave it by a jump. Only plain
+// data is alive there.
 sigjmp_buf prompt_jump;
 volatile std::sig_atomic_t at_prompt = 0;
 
@@ -35,7 +36,8 @@ std::filesystem::path default_history_file() {
 }
 
 LineEditor::LineEditor(std::filesystem::path history_file)
-    : history_file_(std::move(history_file)), terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
+    : history_file_(std::move(history_file)),
+      terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
   if (!terminal_) return;
   rl_initialize();
   using_history();

@@ -15,8 +15,9 @@ class LineEditor {
   LineEditor& operator=(const LineEditor&) = delete;
   ~LineEditor();
 
-  // One input: a line; a line ending in a backslash goes on in the next; a line of three double quotes begins a block that the
-  // same line ends. Nothing at end of input. An interrupt (Ctrl-C) at the prompt gives an empty line and sets interrupted().
+  // One input: a line; a line ending in a backslash goes on in the next; a line of three double quotes begins
+  // a block that the same line ends. Nothing at end of input. An interrupt (Ctrl-C) at the prompt gives an
+  // empty line and sets interrupted().
   std::optional<std::string> read(const std::string& prompt);
 
  private:
@@ -25,6 +26,7 @@ class LineEditor {
   bool terminal_;
 };
 
-std::filesystem::path default_history_file();  // $XDG_STATE_HOME/kvasir/history, else ~/.local/state/kvasir/history
+std::filesystem::path
+default_history_file();  // $XDG_STATE_HOME/kvasir/history, else ~/.local/state/kvasir/history
 
 }  // namespace kvasir::cli

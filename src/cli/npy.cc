@@ -10,16 +10,29 @@
 namespace kvasir::cli {
 
 NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
-    : path_(std::move(path)), partial_(path_.string() + fmt::format(".partial-{}", ::getpid())), expected_(rows * columns) {
+    : path_(std::move(path)),
+      partial_(path_.string() + fmt::format(".partial-{}", ::getpid())),
+      expected_(rows * columns) {
   file_ = std::fopen(partial_.c_str(), "wbe");
   if (file_ == nullptr) fail("cannot be created");
-  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
+  std::string header =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
   // Magic, version and length take 10 bytes; the whole header is a multiple of 64 and ends with a newline.
   header.append(63 - (10 + header.size()) % 64, ' ');
   header += '\n';
   const auto length = static_cast<uint16_t>(header.size());
-  const unsigned char prefix[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, static_cast<unsigned char>(length & 255), static_cast<unsigned char>(length >> 8)};
-  if (std::fwrite(prefix, 1, sizeof prefix, file_) != sizeof prefix || std::fwrite(header.data(), 1, header.size(), file_) != header.size())
+  const unsigned char prefix[10] = {0x93,
+                                    'N',
+                                    'U',
+                                    'M',
+                                    'P',
+                                    'Y',
+                                    1,
+                                    0,
+                                    static_cast<unsigned char>(length & 255),
+                                    static_cast<unsigned char>(length >> 8)};
+  if (std::fwrite(prefix, 1, sizeof prefix, file_) != sizeof prefix ||
+      std::fwrite(header.data(), 1, header.size(), file_) != header.size())
     fail("cannot be written");
 }
 
@@ -36,12 +49,13 @@ void NpyWriter::fail(const char* what) {
     file_ = nullptr;
     ::unlink(partial_.c_str());
   }
-  throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::not_found, "{}: {}: {}", printable(path_.string()), what,
-              std::strerror(error));
+  throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::not_found, "{}: {}: {}",
+              printable(path_.string()), what, std::strerror(error));
 }
 
 void NpyWriter::write(std::span<const float> values) {
-  if (std::fwrite(values.data(), sizeof(float), values.size(), file_) != values.size()) fail("cannot be written");
+  if (std::fwrite(values.data(), sizeof(float), values.size(), file_) != values.size())
+    fail("cannot be written");
   written_ += static_cast<int64_t>(values.size());
 }
 

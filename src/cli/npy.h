@@ -1,5 +1,5 @@
-// NumPy's .npy format, version 1.0, little-endian float32, C order: written as a stream, put in place when complete.
-// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// NumPy's .npy format, version 1.0, little-endian float32, C order: written as a stream, put in place when
+// complete. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
 #include <cstdint>

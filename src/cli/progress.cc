@@ -20,8 +20,8 @@ void Progress::update(double done, double total) {
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(share * kWidth);
   const double left = share > 0 ? elapsed / share - elapsed : 0;
-  std::fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%  %.0f s left \033[K", what_.c_str(), filled, "##############################", kWidth - filled, "",
-               share * 100, left);
+  std::fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%  %.0f s left \033[K", what_.c_str(), filled,
+               "##############################", kWidth - filled, "", share * 100, left);
   std::fflush(stderr);
   visible_ = true;
   drawn_ = now;

@@ -34,11 +34,14 @@ int tokenize(const TokenizeFlags& flags) {
   else
     text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
-  const std::vector<int32_t> ids = side.tokenizer->encode(text, {.add_special = !flags.no_special, .parse_special = !flags.no_parse_special});
+  const std::vector<int32_t> ids = side.tokenizer->encode(
+      text, {.add_special = !flags.no_special, .parse_special = !flags.no_parse_special});
   if (flags.json) {
     Json pieces = Json::array();
     for (int32_t id : ids) pieces.push_back(side.tokenizer->piece(id));
-    std::printf("%s\n", Json({{"ids", ids}, {"pieces", std::move(pieces)}}).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    std::printf("%s\n", Json({{"ids", ids}, {"pieces", std::move(pieces)}})
+                            .dump(-1, ' ', false, Json::error_handler_t::replace)
+                            .c_str());
   } else {
     for (int32_t id : ids) std::printf("%7d  %s\n", id, printable(side.tokenizer->piece(id)).c_str());
   }
@@ -50,7 +53,8 @@ int detokenize(const std::string& model, const std::string& ids_file, bool keep_
   const engine::TextSide side = engine::TextSide::open(resolve_model(model));
   for (size_t i = 0; i < ids.size(); ++i)
     if (!side.tokenizer->exists(ids[i]))
-      throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens", printable(ids_file), i, ids[i], side.tokenizer->vocab_size());
+      throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens",
+                  printable(ids_file), i, ids[i], side.tokenizer->vocab_size());
   const std::string text = side.tokenizer->decode(ids, {.skip_special = !keep_special});
   if (json)
     std::printf("%s\n", Json({{"text", text}}).dump().c_str());
@@ -78,9 +82,11 @@ int render(const RenderFlags& flags) {
   const Json messages = read_json(flags.messages);
   const Json tools = flags.tools.empty() ? Json() : read_json(flags.tools);
   const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
-  const std::string text = side.render(messages, tools, engine::parse_variables(flags.set), !flags.no_generation_prompt);
+  const std::string text =
+      side.render(messages, tools, engine::parse_variables(flags.set), !flags.no_generation_prompt);
   if (flags.json)
-    std::printf("%s\n", Json({{"prompt", text}}).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    std::printf("%s\n",
+                Json({{"prompt", text}}).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   else
     std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
@@ -95,7 +101,8 @@ void add_tokenize(CLI::App& app, Invocation& invocation) {
   CLI::Option* file = command->add_option("--file", flags->file, "Text file (default: standard input)");
   CLI::Option* text = command->add_option("--text", flags->text, "The text itself")->excludes(file);
   command->add_flag("--no-special", flags->no_special, "Add no BOS, EOS or SEP");
-  command->add_flag("--no-parse-special", flags->no_parse_special, "Special tokens written in the text are plain text");
+  command->add_flag("--no-parse-special", flags->no_parse_special,
+                    "Special tokens written in the text are plain text");
   command->add_flag("--json", flags->json, "{\"ids\": [...], \"pieces\": [...]}");
   command->callback([flags, text, &invocation] {
     flags->has_text = text->count() > 0;
@@ -114,17 +121,24 @@ void add_detokenize(CLI::App& app, Invocation& invocation) {
   command->add_option("--ids", flags->ids, "JSON list of token ids")->required();
   command->add_flag("--keep-special", flags->keep_special, "Write special tokens out");
   command->add_flag("--json", flags->json, "{\"text\": ...}");
-  command->callback([flags, &invocation] { invocation.work = [flags] { return detokenize(flags->model, flags->ids, flags->keep_special, flags->json); }; });
+  command->callback([flags, &invocation] {
+    invocation.work = [flags] {
+      return detokenize(flags->model, flags->ids, flags->keep_special, flags->json);
+    };
+  });
 }
 
 void add_render(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<RenderFlags>();
-  CLI::App* command = app.add_subcommand("render", "The prompt that the model's chat template makes of a conversation");
+  CLI::App* command =
+      app.add_subcommand("render", "The prompt that the model's chat template makes of a conversation");
   command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
-  command->add_option("--messages", flags->messages, "JSON list of messages ({\"role\", \"content\", ...})")->required();
+  command->add_option("--messages", flags->messages, "JSON list of messages ({\"role\", \"content\", ...})")
+      ->required();
   command->add_option("--tools", flags->tools, "JSON list of tools");
   command->add_option("--set", flags->set, "K=V: a variable of the template, repeatable");
-  command->add_flag("--no-generation-prompt", flags->no_generation_prompt, "Do not open the assistant's turn");
+  command->add_flag("--no-generation-prompt", flags->no_generation_prompt,
+                    "Do not open the assistant's turn");
   command->add_flag("--json", flags->json, "{\"prompt\": ...}");
   command->callback([flags, &invocation] { invocation.work = [flags] { return render(*flags); }; });
 }

@@ -10,9 +10,12 @@ namespace kvasir::engine {
 
 std::string_view name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
   }
   return "?";
 }
@@ -34,7 +37,9 @@ struct Engine::Row {
   bool finished = false;
 
   // Tokens that are known but whose keys and values are not stored yet.
-  std::span<const int32_t> pending() { return std::span<const int32_t>(history).subspan(context().tokens.size()); }
+  std::span<const int32_t> pending() {
+    return std::span<const int32_t>(history).subspan(context().tokens.size());
+  }
 };
 
 MemoryReport Engine::plan(const std::filesystem::path& path, const EngineOptions& options) {
@@ -47,36 +52,48 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
   engine->report_ = plan_memory(path, options);
   const MemoryReport& report = engine->report_;
   if (!report.fits)
-    throw Error(ErrorCode::resource_exhausted,
-                fmt::format("{} does not fit: {} MB needed, {} MB available{}", path.string(), report.total_bytes / 1000000,
-                            report.available_bytes / 1000000,
-                            report.max_context > 0 ? fmt::format(": use --context {} or less", report.max_context) : std::string()),
-                describe(report));
+    throw Error(
+        ErrorCode::resource_exhausted,
+        fmt::format("{} does not fit: {} MB needed, {} MB available{}", path.string(),
+                    report.total_bytes / 1000000, report.available_bytes / 1000000,
+                    report.max_context > 0 ? fmt::format(": use --context {} or less", report.max_context)
+                                           : std::string()),
+        describe(report));
   options.load.ledger = engine->ledger_.get();
   engine->model_ = models::Model::load(path, options.load);
-  engine->team_ = std::make_unique<ThreadTeam>(options.load.threads, options.pin_threads ? discover_topology().cpus : std::vector<int>{});
+  engine->team_ = std::make_unique<ThreadTeam>(
+      options.load.threads, options.pin_threads ? discover_topology().cpus : std::vector<int>{});
   engine->executor_ = std::make_unique<program::CpuExecutor>(*engine->team_);
   const CachePlan cache = plan_cache(engine->model_->groups(), options.load, report.context);
-  engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa), cache.capacity, engine->ledger_.get());
+  engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa),
+                                                 cache.capacity, engine->ledger_.get());
   engine->builder_ = std::make_unique<StepBuilder>(*engine->model_);
   return engine;
 }
 
-Engine::~Engine() { kv_step_.rollback(); }
+Engine::~Engine() {
+  kv_step_.rollback();
+}
 
 void Engine::check(const Request& request) const {
-  if (request.prompt.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty: at least one token is needed");
+  if (request.prompt.empty())
+    throw_error(ErrorCode::invalid_input, "the prompt is empty: at least one token is needed");
   model_->check_tokens(request.prompt);
   request.sampling.validate(model_->info().vocab);
   const auto length = static_cast<int64_t>(request.prompt.size());
   const int64_t limit = context_limit();
   if (length > limit || (length == limit && request.max_tokens != 0))
-    throw_error(ErrorCode::invalid_input, "the prompt has {} tokens and the context holds {}: shorten it, or raise --context ({})", length, limit,
-                model_->info().model_context > limit ? fmt::format("the model allows {}", model_->info().model_context)
-                                                     : std::string("already at the model's limit"));
-  if (request.max_tokens < -1) throw_error(ErrorCode::invalid_input, "max_tokens must be >= 0, got {}", request.max_tokens);
+    throw_error(ErrorCode::invalid_input,
+                "the prompt has {} tokens and the context holds {}: shorten it, or raise --context ({})",
+                length, limit,
+                model_->info().model_context > limit
+                    ? fmt::format("the model allows {}", model_->info().model_context)
+                    : std::string("already at the model's limit"));
+  if (request.max_tokens < -1)
+    throw_error(ErrorCode::invalid_input, "max_tokens must be >= 0, got {}", request.max_tokens);
   if (request.min_tokens < 0 || (request.max_tokens >= 0 && request.min_tokens > request.max_tokens))
-    throw_error(ErrorCode::invalid_input, "min_tokens must be between 0 and max_tokens, got {}", request.min_tokens);
+    throw_error(ErrorCode::invalid_input, "min_tokens must be between 0 and max_tokens, got {}",
+                request.min_tokens);
 }
 
 void Engine::admit(Row& row) {
@@ -84,11 +101,14 @@ void Engine::admit(Row& row) {
   row.admitted = Row::Clock::now();
   row.history = row.request.prompt;
   if (row.request.context == nullptr) row.own = new_context();
-  // What the context already stores of this prompt is kept; its last token is always run again, for its logits.
+  // What the context already stores of this prompt is kept; its last token is always run again, for its
+  // logits.
   Context& context = row.context();
   const std::vector<int32_t>& prompt = row.request.prompt;
   size_t common = 0;
-  while (common < context.tokens.size() && common + 1 < prompt.size() && context.tokens[common] == prompt[common]) ++common;
+  while (common < context.tokens.size() && common + 1 < prompt.size() &&
+         context.tokens[common] == prompt[common])
+    ++common;
   if (common < context.tokens.size()) {
     const int32_t nearest = context.sequence.nearest_resumable(static_cast<int32_t>(common));
     context.sequence.truncate(nearest);
@@ -118,7 +138,8 @@ void Engine::consume_logits(Row& row, int32_t index) {
   const bool banned = generated < row.request.min_tokens;
   const Sampled sampled =
       row.sampler.sample(logits_, row.history, static_cast<uint64_t>(generated),
-                         banned ? std::span<const int32_t>(row.request.stop_ids) : std::span<const int32_t>(), row.request.top_logprobs);
+                         banned ? std::span<const int32_t>(row.request.stop_ids) : std::span<const int32_t>(),
+                         row.request.top_logprobs);
   outcome.tokens.push_back(sampled.id);
   row.history.push_back(sampled.id);
   outcome.timings.completion_tokens = generated + 1;
@@ -146,7 +167,8 @@ bool Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
   int64_t budget = maxima.tokens;
   auto add = [&](Row& row, size_t count) {
     const std::span<const int32_t> pending = row.pending();
-    builder_->add(row.context().sequence, pending.first(count), count == pending.size() ? WantLogits::last : WantLogits::none);
+    builder_->add(row.context().sequence, pending.first(count),
+                  count == pending.size() ? WantLogits::last : WantLogits::none);
     batch.push_back(&row);
     taken.push_back(count);
     budget -= static_cast<int64_t>(count);
@@ -181,7 +203,8 @@ bool Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
     const std::vector<int32_t> stored(pending.begin(), pending.end());
     context.tokens.insert(context.tokens.end(), stored.begin(), stored.end());
     if (row.outcome.tokens.empty() && row.request.on_progress)
-      row.request.on_progress(static_cast<int64_t>(context.tokens.size()), static_cast<int64_t>(row.request.prompt.size()));
+      row.request.on_progress(static_cast<int64_t>(context.tokens.size()),
+                              static_cast<int64_t>(row.request.prompt.size()));
     if (builder_->logits_index(i) >= 0) consume_logits(row, builder_->logits_index(i));
   }
   return true;
@@ -219,14 +242,15 @@ Outcome Engine::generate(Request request, const std::function<bool()>& cancelled
 void Engine::prefill(Context& context, std::span<const int32_t> ids) {
   model_->check_tokens(ids);
   while (!ids.empty()) {
-    const auto count = static_cast<size_t>(
-        std::min<int64_t>({static_cast<int64_t>(ids.size()), model_->maxima().tokens, context.sequence.max_append()}));
+    const auto count = static_cast<size_t>(std::min<int64_t>(
+        {static_cast<int64_t>(ids.size()), model_->maxima().tokens, context.sequence.max_append()}));
     builder_->clear();
     builder_->add(context.sequence, ids.first(count), WantLogits::none);
     cache_->reserve(builder_->sequences(), builder_->counts(), kv_step_);
     model_->run(builder_->state(kv_step_), *executor_);
     kv_step_.commit();
-    context.tokens.insert(context.tokens.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
+    context.tokens.insert(context.tokens.end(), ids.begin(),
+                          ids.begin() + static_cast<std::ptrdiff_t>(count));
     ids = ids.subspan(count);
   }
 }

@@ -1,7 +1,8 @@
 // One opened model with everything that runs it: threads, KV cache, scheduler.
 //
-// A Request becomes a row; each step() takes a ragged batch of rows (one token of each that decodes, then chunks of prompts)
-// through one forward pass. What a row produces depends on its own request alone (design law 1). One thread drives an Engine.
+// A Request becomes a row; each step() takes a ragged batch of rows (one token of each that decodes, then
+// chunks of prompts) through one forward pass. What a row produces depends on its own request alone (design
+// law 1). One thread drives an Engine.
 #pragma once
 
 #include <chrono>
@@ -25,11 +26,12 @@
 namespace kvasir::engine {
 
 struct EngineOptions {
-  models::LoadOptions load;      // threads = 0: one per physical core within quota; ledger is the engine's own
+  models::LoadOptions load;  // threads = 0: one per physical core within quota; ledger is the engine's own
   bool pin_threads = false;
-  size_t memory_budget = 0;      // bytes; 0: what the machine has available
-  // Tokens that KV pages are planned for, when load.context names none: a short run need not reserve the model's whole context.
-  // It bounds what a request may use, and changes nothing else (numerics follow the context in force: ruling 14). 0: all of it.
+  size_t memory_budget = 0;  // bytes; 0: what the machine has available
+  // Tokens that KV pages are planned for, when load.context names none: a short run need not reserve the
+  // model's whole context. It bounds what a request may use, and changes nothing else (numerics follow the
+  // context in force: ruling 14). 0: all of it.
   int64_t context_hint = 0;
 };
 
@@ -46,55 +48,57 @@ struct MemoryReport {
   bool fits = false;
   int64_t context = 0;
   int64_t model_context = 0;
-  int64_t max_context = 0;       // the longest that fits with these options (0: none)
+  int64_t max_context = 0;  // the longest that fits with these options (0: none)
   std::vector<models::KvGroup> kv_groups;
 };
 
 enum class FinishReason : uint8_t { stop, length, cancelled };
 std::string_view name(FinishReason reason);
 
-// A sequence that outlives a request: what is stored of it is reused by the next request that begins with the same tokens.
+// A sequence that outlives a request: what is stored of it is reused by the next request that begins with the
+// same tokens.
 struct Context {
   kv::Sequence sequence;
-  std::vector<int32_t> tokens;   // those whose keys and values are stored
+  std::vector<int32_t> tokens;  // those whose keys and values are stored
 };
 
 struct Committed {
   int32_t id;
-  const Sampled* sampled;        // with logprobs when they were asked for
-  int64_t index;                 // of the sampled token in its row, from 0
+  const Sampled* sampled;  // with logprobs when they were asked for
+  int64_t index;           // of the sampled token in its row, from 0
 };
 
 struct Request {
-  std::vector<int32_t> prompt;   // at least one id
+  std::vector<int32_t> prompt;  // at least one id
   SamplingOptions sampling;
-  int64_t max_tokens = -1;       // -1: until an end token or the context is full
+  int64_t max_tokens = -1;  // -1: until an end token or the context is full
   int64_t min_tokens = 0;
-  std::vector<int32_t> stop_ids; // end-of-generation ids; committed, then the row finishes
-  int top_logprobs = -1;         // -1: none
-  Context* context = nullptr;    // not owned; null: a sequence of the row's own
-  std::function<bool(const Committed&)> on_token;                   // false: finish with `stop`
-  std::function<void(int64_t done, int64_t total)> on_progress;     // prompt tokens
+  std::vector<int32_t> stop_ids;                   // end-of-generation ids; committed, then the row finishes
+  int top_logprobs = -1;                           // -1: none
+  Context* context = nullptr;                      // not owned; null: a sequence of the row's own
+  std::function<bool(const Committed&)> on_token;  // false: finish with `stop`
+  std::function<void(int64_t done, int64_t total)> on_progress;  // prompt tokens
 };
 
 struct Timings {
-  double prefill_seconds = 0;    // from admission to the first token
+  double prefill_seconds = 0;  // from admission to the first token
   double decode_seconds = 0;
   int64_t prompt_tokens = 0;
-  int64_t reused_tokens = 0;     // of the prompt, found in the context
+  int64_t reused_tokens = 0;  // of the prompt, found in the context
   int64_t completion_tokens = 0;
 };
 
 struct Outcome {
   FinishReason reason = FinishReason::stop;
-  std::vector<int32_t> tokens;   // sampled, the end token included
-  std::vector<Sampled> logprobs; // [tokens] when asked for
+  std::vector<int32_t> tokens;    // sampled, the end token included
+  std::vector<Sampled> logprobs;  // [tokens] when asked for
   Timings timings;
 };
 
 class Engine {
  public:
-  // From headers alone; nothing is loaded. `options.load.context` 0: the model's own limit, or the longest that fits.
+  // From headers alone; nothing is loaded. `options.load.context` 0: the model's own limit, or the longest
+  // that fits.
   static MemoryReport plan(const std::filesystem::path& path, const EngineOptions& options);
   // Refuses (Error{resource_exhausted}, before reading a weight) what does not fit.
   static std::unique_ptr<Engine> open(const std::filesystem::path& path, const EngineOptions& options);
@@ -109,8 +113,8 @@ class Engine {
 
   Context new_context() { return Context{cache_->create(), {}}; }
 
-  // Checks the request (prompt length, ids, options); throws before anything runs. Runs all of them to their end, in one batch
-  // as far as rows and pages allow; `cancelled` is polled between steps.
+  // Checks the request (prompt length, ids, options); throws before anything runs. Runs all of them to their
+  // end, in one batch as far as rows and pages allow; `cancelled` is polled between steps.
   std::vector<Outcome> generate(std::vector<Request> requests, const std::function<bool()>& cancelled = {});
   Outcome generate(Request request, const std::function<bool()>& cancelled = {});
 

@@ -8,9 +8,10 @@
 namespace kvasir::engine {
 namespace {
 
-// Code, libraries, allocator and the tokenizer: what the process itself needs beside arenas and pools. The constant is the
-// resident set of a process that has started and opened nothing; the vocabulary's part covers tables and strings of the
-// tokenizer. Both were measured (docs/memory.md) and are upper bounds, not results of a run.
+// Code, libraries, allocator and the tokenizer: what the process itself needs beside arenas and pools. The
+// constant is the resident set of a process that has started and opened nothing; the vocabulary's part covers
+// tables and strings of the tokenizer. Both were measured (docs/memory.md) and are upper bounds, not results
+// of a run.
 constexpr size_t kProcessBytes = size_t{24} << 20;
 constexpr size_t kBytesPerVocabularyEntry = 160;
 
@@ -19,15 +20,20 @@ constexpr size_t kBytesPerVocabularyEntry = 160;
 EngineOptions with_defaults(const EngineOptions& given) {
   EngineOptions options = given;
   if (options.load.threads == 0) options.load.threads = default_threads(discover_topology());
-  if (options.load.threads < 1) throw_error(ErrorCode::invalid_input, "threads must be at least 1, got {}", options.load.threads);
-  if (options.load.rows < 1) throw_error(ErrorCode::invalid_input, "batch must be at least 1, got {}", options.load.rows);
-  if (options.load.chunk < 1) throw_error(ErrorCode::invalid_input, "chunk must be at least 1, got {}", options.load.chunk);
-  if (options.load.context < 0) throw_error(ErrorCode::invalid_input, "context must be positive, got {}", options.load.context);
+  if (options.load.threads < 1)
+    throw_error(ErrorCode::invalid_input, "threads must be at least 1, got {}", options.load.threads);
+  if (options.load.rows < 1)
+    throw_error(ErrorCode::invalid_input, "batch must be at least 1, got {}", options.load.rows);
+  if (options.load.chunk < 1)
+    throw_error(ErrorCode::invalid_input, "chunk must be at least 1, got {}", options.load.chunk);
+  if (options.load.context < 0)
+    throw_error(ErrorCode::invalid_input, "context must be positive, got {}", options.load.context);
   options.load.chunk = std::max(options.load.chunk, options.load.rows);
   return options;
 }
 
-CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load, int64_t context) {
+CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load,
+                     int64_t context) {
   CachePlan plan;
   plan.shape.page_tokens = load.page_tokens;
   plan.shape.start = static_cast<int32_t>(load.kv_start);
@@ -37,7 +43,8 @@ CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::Load
   plan.shape.index_in_group.resize(owners);
   // Owners are numbered in layer order.
   std::vector<int> layers;
-  for (const models::KvGroup& group : groups) layers.insert(layers.end(), group.layers.begin(), group.layers.end());
+  for (const models::KvGroup& group : groups)
+    layers.insert(layers.end(), group.layers.begin(), group.layers.end());
   std::sort(layers.begin(), layers.end());
   for (size_t g = 0; g < groups.size(); ++g) {
     kv::LayerGroup group;
@@ -71,7 +78,8 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   for (const models::KvGroup& group : plan.kv_groups) report.kv_bytes_per_token += group.bytes_per_token;
 
   auto total_at = [&](int64_t context) {
-    return report.weights_bytes + report.workspace_bytes + report.process_bytes + plan_cache(plan.kv_groups, options.load, context).bytes.bytes;
+    return report.weights_bytes + report.workspace_bytes + report.process_bytes +
+           plan_cache(plan.kv_groups, options.load, context).bytes.bytes;
   };
   // kv bytes grow with the context: the longest that fits is found by bisection.
   const int64_t limit = info.model_context;
@@ -89,7 +97,8 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
     report.max_context = low;
   }
   report.context = info.context;
-  if (options.load.context == 0 && options.context_hint > 0) report.context = std::min(report.context, options.context_hint);
+  if (options.load.context == 0 && options.context_hint > 0)
+    report.context = std::min(report.context, options.context_hint);
   report.kv_bytes = plan_cache(plan.kv_groups, options.load, report.context).bytes.bytes;
   report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes + report.process_bytes;
   report.fits = report.total_bytes <= report.available_bytes;
@@ -97,11 +106,14 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
 }
 
 std::string describe(const MemoryReport& report) {
-  auto line = [](std::string_view what, size_t bytes) { return fmt::format("  {:<12} {:>14} bytes  {:>9.1f} MB\n", what, bytes, static_cast<double>(bytes) / 1e6); };
-  std::string text = line("weights", report.weights_bytes) + line("kv", report.kv_bytes) + line("workspace", report.workspace_bytes) +
-                     line("process", report.process_bytes) + line("total", report.total_bytes) + line("available", report.available_bytes);
-  text += fmt::format("  context {} of {} ({} bytes of KV a token); longest that fits: {}", report.context, report.model_context,
-                      report.kv_bytes_per_token, report.max_context);
+  auto line = [](std::string_view what, size_t bytes) {
+    return fmt::format("  {:<12} {:>14} bytes  {:>9.1f} MB\n", what, bytes, static_cast<double>(bytes) / 1e6);
+  };
+  std::string text = line("weights", report.weights_bytes) + line("kv", report.kv_bytes) +
+                     line("workspace", report.workspace_bytes) + line("process", report.process_bytes) +
+                     line("total", report.total_bytes) + line("available", report.available_bytes);
+  text += fmt::format("  context {} of {} ({} bytes of KV a token); longest that fits: {}", report.context,
+                      report.model_context, report.kv_bytes_per_token, report.max_context);
   return text;
 }
 

@@ -1,4 +1,5 @@
-// The memory contract: what a load will take, computed from headers, and equal to what the ledger holds afterwards.
+// The memory contract: what a load will take, computed from headers, and equal to what the ledger holds
+// afterwards.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +21,8 @@ struct CachePlan {
   kv::CacheBytes bytes;
 };
 // Pools for load.rows sequences of `context` tokens each.
-CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load, int64_t context);
+CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load,
+                     int64_t context);
 
 // Several lines, for people: one a term.
 std::string describe(const MemoryReport& report);

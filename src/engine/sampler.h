@@ -47,7 +47,7 @@ struct SamplingOptions {
   float dry_multiplier = 0;  // 0: off ("don't repeat yourself": penalizes extending a repeated sequence)
   float dry_base = 1.75f;
   int dry_allowed_length = 2;
-  int dry_context = 0;                             // 0: all
+  int dry_context = 0;                                  // 0: all
   std::vector<std::vector<int32_t>> dry_breakers = {};  // token sequences that end a match
   int mirostat = 0;  // 2: mirostat 2.0 (Basu et al. 2021) in place of the filters; 0: off
   float mirostat_tau = 5;

@@ -37,7 +37,8 @@ void StepBuilder::add(kv::Sequence& sequence, std::span<const int32_t> ids, Want
       key_ranges_[c].push_back({windows_[c] ? std::max(0, position - *windows_[c] + 1) : 0, position + 1});
   }
   first_token_.push_back(static_cast<int32_t>(token_ids_.size()));
-  logits_index_.push_back(want == WantLogits::none || ids.empty() ? -1 : static_cast<int32_t>(logit_tokens_.size()) - 1);
+  logits_index_.push_back(
+      want == WantLogits::none || ids.empty() ? -1 : static_cast<int32_t>(logit_tokens_.size()) - 1);
 }
 
 program::StepState& StepBuilder::state(const kv::Step& step) {

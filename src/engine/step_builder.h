@@ -18,7 +18,8 @@ class StepBuilder {
   explicit StepBuilder(const models::Model& model);
 
   void clear();
-  // One row: `ids` follow the sequence's committed tokens. Rows come in the order in which they are given to KvCache::reserve.
+  // One row: `ids` follow the sequence's committed tokens. Rows come in the order in which they are given to
+  // KvCache::reserve.
   void add(kv::Sequence& sequence, std::span<const int32_t> ids, WantLogits want);
   bool empty() const { return sequences_.empty(); }
   int64_t tokens() const { return static_cast<int64_t>(token_ids_.size()); }

@@ -10,7 +10,8 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
   if (stops_.size() > 16) throw_error(ErrorCode::invalid_input, "{} stop strings, at most 16", stops_.size());
   for (const std::string& stop : stops_)
-    if (stop.size() > 1024) throw_error(ErrorCode::invalid_input, "stop string of {} bytes, at most 1024", stop.size());
+    if (stop.size() > 1024)
+      throw_error(ErrorCode::invalid_input, "stop string of {} bytes, at most 1024", stop.size());
 }
 
 size_t StopMatcher::earliest_partial() const {

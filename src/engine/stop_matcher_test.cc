@@ -9,7 +9,8 @@
 namespace kvasir::engine {
 namespace {
 
-std::string stream(std::vector<std::string> stops, const std::vector<std::string>& pieces, bool* stopped = nullptr) {
+std::string stream(std::vector<std::string> stops, const std::vector<std::string>& pieces,
+                   bool* stopped = nullptr) {
   StopMatcher matcher(std::move(stops));
   std::string out;
   for (const std::string& piece : pieces) out += matcher.push(piece);
@@ -59,7 +60,8 @@ TEST(StopMatcher, CuttingDoesNotShow) {
       pieces.push_back(text.substr(at, length));
       at += length;
     }
-    ASSERT_EQ(stream(stops, pieces), text.substr(0, first)) << text << " " << stops[0] << " " << stops[1] << " " << stops[2];
+    ASSERT_EQ(stream(stops, pieces), text.substr(0, first))
+        << text << " " << stops[0] << " " << stops[1] << " " << stops[2];
   }
 }
 

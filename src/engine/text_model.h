@@ -20,24 +20,29 @@ struct TextSide {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::shared_ptr<const chat::ChatTemplate> chat_template;  // null: the checkpoint has none
 
-  // Throws Error{not_found} when the checkpoint has no tokenizer (and `tokenizer_required`), or the tokenizer's own errors.
+  // Throws Error{not_found} when the checkpoint has no tokenizer (and `tokenizer_required`), or the
+  // tokenizer's own errors.
   static TextSide open(const std::filesystem::path& path);
 
-  // The prompt that the checkpoint's template makes of a conversation. Throws Error{unsupported} without a template.
+  // The prompt that the checkpoint's template makes of a conversation. Throws Error{unsupported} without a
+  // template.
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                      const nlohmann::ordered_json& variables, bool add_generation_prompt = true) const;
 };
 
-// Rendered text carries its own specials; anything else gets the vocabulary's (BOS where it wants one, never two: ruling 9).
+// Rendered text carries its own specials; anything else gets the vocabulary's (BOS where it wants one, never
+// two: ruling 9).
 std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prompt, bool templated);
 
-// "K=V" pairs as variables of a template: V is JSON where it parses as JSON, else a string. Throws Error{invalid_input}.
+// "K=V" pairs as variables of a template: V is JSON where it parses as JSON, else a string. Throws
+// Error{invalid_input}.
 nlohmann::ordered_json parse_variables(const std::vector<std::string>& pairs);
 
 class TextModel {
  public:
   static std::unique_ptr<TextModel> open(const std::filesystem::path& path, const EngineOptions& options);
-  static std::unique_ptr<TextModel> open(const std::filesystem::path& path, TextSide text, const EngineOptions& options);
+  static std::unique_ptr<TextModel> open(const std::filesystem::path& path, TextSide text,
+                                         const EngineOptions& options);
 
   Engine& engine() { return *engine_; }
   const TextSide& text() const { return text_; }
@@ -61,7 +66,7 @@ struct TextRequest {
   bool ignore_eos = false;
   int top_logprobs = -1;
   Context* context = nullptr;
-  std::function<void(std::string_view)> on_text;                    // whole characters, as they become certain
+  std::function<void(std::string_view)> on_text;  // whole characters, as they become certain
   std::function<void(int64_t done, int64_t total)> on_progress;
 };
 
@@ -72,6 +77,7 @@ struct TextOutcome {
 };
 
 // Runs requests to their end in one batch; texts are complete (held-back bytes flushed).
-std::vector<TextOutcome> generate_text(TextModel& model, std::vector<TextRequest> requests, const std::function<bool()>& cancelled = {});
+std::vector<TextOutcome> generate_text(TextModel& model, std::vector<TextRequest> requests,
+                                       const std::function<bool()>& cancelled = {});
 
 }  // namespace kvasir::engine
