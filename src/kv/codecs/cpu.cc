@@ -1,0 +1,190 @@
+// The encoders of kv-cache.md 3.2 and 3.3, operation by operation in IEEE f32.
+#include <math.h>
+
+#include "kv/codecs/codec_kernels.h"
+#include "kv/codecs/rotation_tables.h"
+
+namespace kvasir::kv {
+namespace KVASIR_ISA_NAMESPACE {
+namespace {
+
+#include "kv/codecs/block_access-inl.h"
+#include "kv/codecs/rotation-inl.h"
+
+inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float float_of(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+inline uint16_t round_bf16(float value) {
+  const uint32_t bits = bits_of(value);
+  const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t nan = (bits >> 16) | 0x40u;
+  return static_cast<uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
+}
+
+void round_to_plain(const float* x, Dtype type, float* out, int dim) {
+  if (type == Dtype::bf16) {
+    for (int i = 0; i < dim; ++i) out[i] = float_of(static_cast<uint32_t>(round_bf16(x[i])) << 16);
+  } else if (type == Dtype::f16) {
+    for (int i = 0; i < dim; ++i) out[i] = f16_to_f32(f32_to_f16(x[i]));
+  } else {
+    for (int i = 0; i < dim; ++i) out[i] = x[i];
+  }
+}
+
+uint32_t scale_bits(float x, Dtype type) {
+  if (type == Dtype::f16) return f32_to_f16(x);
+  if (type == Dtype::bf16) return round_bf16(x);
+  return bits_of(x);
+}
+
+// v limited to [low, high] as an integer; NaN gives low.
+inline int clamped(float v, float low, float high) {
+  v = v > low ? v : low;
+  return static_cast<int>(v < high ? v : high);
+}
+inline float low_of(const float* x, int n) {
+  float low = x[0];
+  for (int i = 1; i < n; ++i) low = x[i] < low ? x[i] : low;
+  return low;
+}
+inline float high_of(const float* x, int n) {
+  float high = x[0];
+  for (int i = 1; i < n; ++i) high = x[i] > high ? x[i] : high;
+  return high;
+}
+
+void encode_affine(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  const float top = static_cast<float>((1 << f.codec.bits) - 1);
+  for (int g = 0; g < f.groups; ++g, x += f.group) {
+    const float lo = low_of(x, f.group), hi = high_of(x, f.group);
+    const bool low_end = fabsf(lo) > fabsf(hi);
+    float s = (hi - lo) / top;
+    s = s > 1e-7f ? s : 1e-7f;
+    if (!low_end) s = -s;
+    const float e = low_end ? lo : hi;
+    const float q0 = rintf(e / s);
+    float beta = 0.0f;
+    if (q0 != 0.0f) {
+      s = e / q0;
+      beta = e;
+    }
+    uint8_t* codes = out.codes + g * f.group;
+    for (int i = 0; i < f.group; ++i)
+      codes[i] = static_cast<uint8_t>(clamped(rintf((x[i] - beta) / s), 0.0f, top));
+    out.scales[g] = scale_bits(s, f.codec.scale_dtype);
+    out.offsets[g] = scale_bits(beta, f.codec.scale_dtype);
+  }
+}
+
+inline bool zero_in_f16(float x) {
+  return (f32_to_f16(x) & 0x7FFFu) == 0;
+}
+
+void encode_turbo_key(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  const bool is_signed = f.codec.bits == 8;
+  const float top = is_signed ? 127.0f : static_cast<float>((1 << f.codec.bits) - 1);
+  const float bottom = is_signed ? -127.0f : 0.0f;
+  for (int g = 0; g < f.groups; ++g, x += 32) {
+    uint8_t* codes = out.codes + g * 32;
+    const float lo = low_of(x, 32), hi = high_of(x, 32);
+    float s = (hi - lo) / (is_signed ? 254.0f : top);
+    const float d = s + 1e-8f;
+    float z = is_signed ? rintf((hi + lo) / (2.0f * d)) : rintf(lo / d);
+    // The guard: a zero point or scale that f16 cannot hold.
+    if (!(fabsf(z) < 65520.0f) || (zero_in_f16(s) && (lo != 0.0f || hi != 0.0f))) {
+      z = 0.0f;
+      s = (fabsf(lo) > fabsf(hi) ? lo : hi) / top;
+      if (zero_in_f16(s)) {
+        for (int i = 0; i < 32; ++i) codes[i] = 0;
+      } else {
+        for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(clamped(rintf(x[i] / s), bottom, top));
+      }
+    } else {
+      for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(clamped(rintf(x[i] / d - z), bottom, top));
+    }
+    s = s > 65504.0f ? 65504.0f : s < -65504.0f ? -65504.0f : s;
+    out.scales[g] = f32_to_f16(s);
+    out.offsets[g] = f32_to_f16(z);
+  }
+}
+
+void encode_rotated(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  float y[kMaxCodecDim];
+  rotate(x, rotation_signs(f.dim), y, f.dim);
+  const Codebook book = codebook(f.codec.bits);
+  for (int g = 0; g < f.groups; ++g) {
+    float* v = y + g * 32;
+    float total = 0.0f;
+    for (int i = 0; i < 32; ++i) total = total + v[i] * v[i];
+    const float r = sqrtf(total * 0.03125f);
+    const float d = r + 1e-8f;
+    for (int i = 0; i < 32; ++i) v[i] = v[i] / d;
+    uint8_t* codes = out.codes + g * 32;
+    for (int i = 0; i < 32; ++i) {
+      int code = 0;  // number of boundaries below v[i]: they ascend
+      for (int step = book.size / 2; step > 0; step /= 2) {
+        if (v[i] > float_of(book.boundaries[code + step - 1])) code += step;
+      }
+      codes[i] = static_cast<uint8_t>(code);
+    }
+    out.scales[g] = f32_to_f16(r < 65504.0f ? r : 65504.0f);
+    out.offsets[g] = 0;
+  }
+}
+
+void encode(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  float rounded[kMaxCodecDim];
+  round_to_plain(x, f.codec.plain, rounded, f.dim);
+  switch (f.codec.kind) {
+    case PlaneCodec::Kind::affine:
+      return encode_affine(f, rounded, out);
+    case PlaneCodec::Kind::turbo_key:
+      return encode_turbo_key(f, rounded, out);
+    case PlaneCodec::Kind::rotated:
+      return encode_rotated(f, rounded, out);
+    case PlaneCodec::Kind::plain:
+      return;
+  }
+}
+
+void append(const PlaneFormat& f, std::byte* block, int slot, const float* x) {
+  if (!f.plain()) {
+    TokenCodes codes;
+    encode(f, x, codes);
+    put_codes(f, block, slot, codes);
+    return;
+  }
+  if (f.codec.plain == Dtype::f32) {
+    for (int i = 0; i < f.dim; ++i) memcpy(block + plain_offset(f, slot, i), x + i, 4);
+    return;
+  }
+  if (f.codec.plain == Dtype::bf16) {
+    for (int i = 0; i < f.dim; ++i) {
+      const uint16_t bits = round_bf16(x[i]);
+      memcpy(block + plain_offset(f, slot, i), &bits, 2);
+    }
+  } else {
+    for (int i = 0; i < f.dim; ++i) {
+      const uint16_t bits = f32_to_f16(x[i]);
+      memcpy(block + plain_offset(f, slot, i), &bits, 2);
+    }
+  }
+  if (f.codec.plain == Dtype::bf16 && f.role == PlaneRole::key && f.dim % 2 != 0)
+    memset(block + plain_offset(f, slot, f.dim), 0, 2);
+}
+
+}  // namespace
+}  // namespace KVASIR_ISA_NAMESPACE
+
+extern const CodecKernels KVASIR_ISA_SYMBOL(codec_kernels);
+const CodecKernels KVASIR_ISA_SYMBOL(codec_kernels) = {KVASIR_ISA_NAMESPACE::append,
+                                                       KVASIR_ISA_NAMESPACE::encode};
+
+}  // namespace kvasir::kv

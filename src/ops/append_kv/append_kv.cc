@@ -1,0 +1,84 @@
+#include "ops/append_kv/append_kv.h"
+
+#include "base/error.h"
+#include "kv/codecs/codec_layout.h"
+
+namespace kvasir::ops {
+namespace {
+
+using program::OpContext;
+using program::ValueId;
+
+class AppendKv final : public program::Op {
+ public:
+  AppendKv(ValueId k, ValueId v, const AppendKvOptions& options) : Op({k, v}, {}), options_(options) {}
+
+  std::string_view kind() const override { return "append_kv"; }
+  std::string describe() const override {
+    return fmt::format("group {}, layer {}, {} heads, {} + {}", options_.group, options_.layer,
+                       options_.kv_heads, options_.head_dim_k, options_.head_dim_v);
+  }
+  program::OpCost cost(const program::Counts& counts) const override {
+    const double elements =
+        static_cast<double>(counts.tokens) * options_.kv_heads * (options_.head_dim_k + options_.head_dim_v);
+    return {elements * 6, 0};
+  }
+
+  // Work is shared by (run of tokens inside one block of 16 slots, head): codes of neighbouring tokens share
+  // bytes.
+  void run(const OpContext& context) const override {
+    const auto& step = context.step;
+    const auto same_block = [&](int32_t a, int32_t b) {
+      return step.row_of_token[static_cast<size_t>(a)] == step.row_of_token[static_cast<size_t>(b)] &&
+             step.kv_position[static_cast<size_t>(a)] / kv::kBlockTokens ==
+                 step.kv_position[static_cast<size_t>(b)] / kv::kBlockTokens;
+    };
+    int64_t runs = 0;
+    for (int32_t t = 0; t < step.tokens; ++t) runs += t == 0 || !same_block(t - 1, t);
+    const WorkRange work = split_work(runs * options_.kv_heads, context.members, context.member);
+    if (work.begin >= work.end) return;
+    int64_t run = -1;
+    for (int32_t t = 0; t < step.tokens; ++t) {
+      if (t == 0 || !same_block(t - 1, t)) ++run;
+      const int64_t first = run * options_.kv_heads;
+      if (first + options_.kv_heads <= work.begin) continue;
+      if (first >= work.end) break;
+      const int head_begin = static_cast<int>(work.begin > first ? work.begin - first : 0);
+      const int head_end =
+          static_cast<int>(work.end - first < options_.kv_heads ? work.end - first : options_.kv_heads);
+      append_token(context, t, head_begin, head_end);
+    }
+  }
+
+ private:
+  void append_token(const OpContext& context, int32_t token, int head_begin, int head_end) const {
+    const auto& step = context.step;
+    const kv::RowPages& row = step.kv[static_cast<size_t>(options_.group)]
+                                  .rows[static_cast<size_t>(step.row_of_token[static_cast<size_t>(token)])];
+    const auto& layout = static_cast<const kv::CodecLayout&>(*row.layout);
+    const int32_t position = step.kv_position[static_cast<size_t>(token)];
+    const int32_t page_tokens = layout.geometry().page_tokens;
+    std::byte* page = row.pages[position / page_tokens];
+    const float* k = context.row<const float>(inputs()[0], token);
+    const float* v = context.row<const float>(inputs()[1], token);
+    for (int head = head_begin; head < head_end; ++head)
+      layout.append(page, options_.layer, head, position % page_tokens,
+                    k + static_cast<int64_t>(head) * options_.head_dim_k,
+                    v + static_cast<int64_t>(head) * options_.head_dim_v);
+  }
+
+  AppendKvOptions options_;
+};
+
+}  // namespace
+
+void append_kv(program::ProgramBuilder& builder, program::ValueId k, program::ValueId v,
+               const AppendKvOptions& options) {
+  const program::Value &keys = builder.at(k), &values = builder.at(v);
+  KVASIR_CHECK(keys.dtype == Dtype::f32 && values.dtype == Dtype::f32);
+  KVASIR_CHECK(keys.width == static_cast<int64_t>(options.kv_heads) * options.head_dim_k);
+  KVASIR_CHECK(values.width == static_cast<int64_t>(options.kv_heads) * options.head_dim_v);
+  builder.append(std::make_unique<AppendKv>(k, v, options));
+}
+
+}  // namespace kvasir::ops

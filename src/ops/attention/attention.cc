@@ -1,0 +1,355 @@
+#include "ops/attention/attention.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "kv/codecs/codec_layout.h"
+#include "kv/codecs/rotation_tables.h"
+#include "ops/attention/attention_kernels.h"
+
+namespace kvasir::ops {
+namespace {
+
+using program::OpContext;
+using program::StepState;
+using program::ValueId;
+
+constexpr int kSplitRows = 16;      // rows of a tile whose segments may be split over threads
+constexpr int kItemsPerMember = 8;  // with fewer work items than this a member, items are split
+constexpr int64_t kRowCost = 8;     // cost of a segment beside one row's: reading the keys
+constexpr int kMaxHeadDim = 2048;
+
+// Consecutive (token, head of the KV head's group) pairs of one sequence.
+struct RowRange {
+  int row = 0;        // sequence
+  int64_t begin = 0;  // index of token * group + head
+  int64_t end = 0;
+};
+
+// Segments that the tokens of a tile see: of the sinks, then from the window's begin on.
+struct SegmentRange {
+  int32_t sink_end = 0;        // [0, sink_end)
+  int32_t begin = 0, end = 0;  // [begin, end), begin >= sink_end
+  int32_t count() const { return sink_end + end - begin; }
+  int32_t at(int32_t i) const { return i < sink_end ? i : begin + i - sink_end; }
+};
+
+class Attention final : public program::Op {
+ public:
+  Attention(ValueId q, ValueId out, const AttentionOptions& options, IsaLevel isa)
+      : Op({q}, {out}),
+        options_(options),
+        group_(options.heads / options.kv_heads),
+        kernels_(attention_kernels(isa)) {
+    const size_t dim_k = align_up(static_cast<size_t>(options_.head_dim_k), 16);
+    out_stride_ = align_up(static_cast<size_t>(options_.head_dim_v), 16);
+    const size_t groups_k = (dim_k + 31) / 32, groups_v = (out_stride_ + 31) / 32,
+                 groups = std::max(groups_k, groups_v);
+    size_t at = 0;
+    const auto take = [&](size_t bytes) {
+      const size_t offset = at;
+      at += align_up(bytes, kCacheLine);
+      return offset;
+    };
+    queries_ = take(kTileRows * dim_k * 4);
+    query_sums_ = take(kTileRows * groups_k * 4);
+    scores_ = take(size_t{kTileRows} * kSegmentKeys * 4);
+    weights_ = take(size_t{kTileRows} * kSegmentKeys * 4);
+    bias_ = take(kTileRows * 4);
+    scales_ = take(2 * groups * kSegmentKeys * 4);
+    tile_ = take(std::max(dim_k * 64 * 4, size_t{kSegmentKeys} * 64 * 4));
+    state_ = take(state_bytes(kTileRows));
+    parts_ = at;
+    member_bytes_ = at + static_cast<size_t>(max_segments()) * state_bytes(kSplitRows);
+  }
+
+  std::string_view kind() const override { return "attention"; }
+  std::string describe() const override {
+    return fmt::format("group {}, layer {}, mask {}, {} heads of {}, {} + {}, scale {:g}{}{}, {}",
+                       options_.group, options_.layer, options_.mask_class, options_.heads, options_.kv_heads,
+                       options_.head_dim_k, options_.head_dim_v, options_.scale,
+                       options_.softcap != 0.0f ? fmt::format(", softcap {:g}", options_.softcap) : "",
+                       options_.sink_logits != nullptr ? ", sink logits" : "",
+                       options_.precision == AttentionPrecision::f32 ? "f32" : "bf16");
+  }
+  size_t workspace_bytes(const program::Counts&, int threads) const override {
+    return member_bytes_ * static_cast<size_t>(threads);
+  }
+
+  void run(const OpContext& context) const override {
+    if (context.step.tokens == 0) return;
+    const int64_t items = count_items(context.step, kTileRows);
+    if (items >= int64_t{kItemsPerMember} * context.members || context.members == 1) {
+      run_whole(context);
+    } else {
+      run_split(context);
+    }
+  }
+
+ private:
+  int64_t max_segments() const { return (options_.max_context + kSegmentKeys - 1) / kSegmentKeys + 1; }
+  size_t state_bytes(int rows) const {
+    return align_up(static_cast<size_t>(rows) * (2 + out_stride_) * 4, kCacheLine);
+  }
+  AttentionState state_at(std::byte* memory, int rows) const {
+    float* floats = reinterpret_cast<float*>(memory);
+    return {floats, floats + rows, floats + 2 * rows};
+  }
+
+  int64_t row_items(const StepState& step, int row, int tile_rows) const {
+    const int64_t tokens =
+        step.first_token[static_cast<size_t>(row) + 1] - step.first_token[static_cast<size_t>(row)];
+    return (tokens * group_ + tile_rows - 1) / tile_rows;
+  }
+  int64_t count_items(const StepState& step, int tile_rows) const {
+    int64_t tiles = 0;
+    for (int row = 0; row < step.rows; ++row) tiles += row_items(step, row, tile_rows);
+    return tiles * options_.kv_heads;
+  }
+
+  SegmentRange segments_of(const StepState& step, const RowRange& range) const {
+    const int32_t first = step.first_token[static_cast<size_t>(range.row)];
+    const auto ranges = step.key_ranges[static_cast<size_t>(options_.mask_class)];
+    int32_t begin = INT32_MAX, end = 0;
+    for (int64_t t = range.begin / group_; t <= (range.end - 1) / group_; ++t) {
+      const program::KeyRange& keys = ranges[static_cast<size_t>(first + t)];
+      if (keys.begin >= keys.end && options_.sinks == 0) continue;
+      begin = std::min(begin, keys.begin);
+      end = std::max(end, keys.end);
+    }
+    SegmentRange out;
+    if (end == 0) return out;
+    out.end = (end + kSegmentKeys - 1) / kSegmentKeys;
+    out.sink_end = std::min((options_.sinks + kSegmentKeys - 1) / kSegmentKeys, out.end);
+    out.begin = std::min(std::max(begin / kSegmentKeys, out.sink_end), out.end);
+    return out;
+  }
+
+  // Calls visit(row range, KV head) for the items [begin, end) of the step, in order: sequences, tiles,
+  // heads.
+  template <typename Visit>
+  void for_items(const StepState& step, int tile_rows, Visit visit) const {
+    for (int row = 0; row < step.rows; ++row) {
+      const int64_t rows = int64_t{group_} * (step.first_token[static_cast<size_t>(row) + 1] -
+                                              step.first_token[static_cast<size_t>(row)]);
+      for (int64_t begin = 0; begin < rows; begin += tile_rows) {
+        const RowRange range{row, begin, std::min(rows, begin + tile_rows)};
+        if (!visit(range)) return;
+      }
+    }
+  }
+
+  void prepare(const OpContext& context, const RowRange& range, int head, AttentionTile& tile) const {
+    const StepState& step = context.step;
+    const int32_t first = step.first_token[static_cast<size_t>(range.row)];
+    const auto ranges = step.key_ranges[static_cast<size_t>(options_.mask_class)];
+    const int64_t token_begin = range.begin / group_;
+    tile.rows = static_cast<int>(range.end - range.begin);
+    tile.tokens = static_cast<int>((range.end - 1) / group_ - token_begin + 1);
+    for (int t = 0; t < tile.tokens; ++t) {
+      const size_t token = static_cast<size_t>(first + token_begin + t);
+      tile.visible[t] = {ranges[token].begin, ranges[token].end,
+                         step.draft_mask.empty() ? ~uint64_t{0} : step.draft_mask[token]};
+    }
+    for (int m = 0; m < tile.rows; ++m) {
+      const int64_t index = range.begin + m, token = index / group_;
+      tile.row_token[m] = static_cast<int>(token - token_begin);
+      tile.queries[m] = context.row<const float>(inputs()[0], first + token) +
+                        (static_cast<int64_t>(head) * group_ + index % group_) * options_.head_dim_k;
+    }
+    const auto& layout = layout_of(step, range.row);
+    tile.key = &layout.key();
+    tile.value = &layout.value();
+    tile.key_table = &layout.key_table();
+    tile.value_table = &layout.value_table();
+    const auto signs = [](const kv::PlaneFormat& f) {
+      return f.codec.kind == kv::PlaneCodec::Kind::rotated ? kv::rotation_signs(f.dim) : nullptr;
+    };
+    tile.key_signs = signs(layout.key());
+    tile.value_signs = signs(layout.value());
+    tile.scale = options_.scale;
+    tile.softcap = options_.softcap;
+    tile.sinks = options_.sinks;
+    tile.bf16 = options_.precision == AttentionPrecision::bf16;
+    tile.out_stride = out_stride_;
+    std::byte* memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_;
+    tile.scratch = {memory + queries_,
+                    reinterpret_cast<float*>(memory + query_sums_),
+                    reinterpret_cast<float*>(memory + scores_),
+                    memory + weights_,
+                    reinterpret_cast<float*>(memory + bias_),
+                    reinterpret_cast<float*>(memory + scales_),
+                    memory + tile_};
+    kernels_.load_queries(tile);
+  }
+
+  const kv::CodecLayout& layout_of(const StepState& step, int row) const {
+    return static_cast<const kv::CodecLayout&>(
+        *step.kv[static_cast<size_t>(options_.group)].rows[static_cast<size_t>(row)].layout);
+  }
+
+  KeySegment segment_at(const StepState& step, int row, int head, int32_t index) const {
+    const kv::RowPages& pages = step.kv[static_cast<size_t>(options_.group)].rows[static_cast<size_t>(row)];
+    const kv::CodecLayout& layout = layout_of(step, row);
+    const int page_tokens = layout.geometry().page_tokens;
+    KeySegment out;
+    out.first_key = index * kSegmentKeys;
+    for (int b = 0; b < kSegmentBlocks; ++b) {
+      const int32_t key = out.first_key + b * kv::kBlockTokens, page = key / page_tokens;
+      out.keys[b] = out.values[b] = nullptr;
+      if (page >= pages.page_count || pages.pages[page] == nullptr) continue;
+      const int block = key % page_tokens / kv::kBlockTokens;
+      const std::byte* memory = pages.pages[page];
+      out.keys[b] = layout.key_block(memory, options_.layer, head, block);
+      out.values[b] = layout.value_block(memory, options_.layer, head, block);
+    }
+    return out;
+  }
+
+  void finish(const OpContext& context, const RowRange& range, int head, const AttentionTile& tile,
+              const AttentionState& state) const {
+    const int32_t first = context.step.first_token[static_cast<size_t>(range.row)];
+    float* out[kTileRows];
+    const float* sinks[kTileRows];
+    for (int m = 0; m < tile.rows; ++m) {
+      const int64_t index = range.begin + m,
+                    query_head = static_cast<int64_t>(head) * group_ + index % group_;
+      out[m] = context.row<float>(outputs()[0], first + index / group_) + query_head * options_.head_dim_v;
+      sinks[m] = options_.sink_logits == nullptr ? nullptr : options_.sink_logits + query_head;
+    }
+    kernels_.finish(tile, state, options_.sink_logits == nullptr ? nullptr : sinks, out);
+  }
+
+  // Items are shared by cost and computed whole, each by one member.
+  void run_whole(const OpContext& context) const {
+    const StepState& step = context.step;
+    int64_t total = 0;
+    for_items(step, kTileRows, [&](const RowRange& range) {
+      total += item_cost(step, range) * options_.kv_heads;
+      return true;
+    });
+    const int64_t begin = total * context.member / context.members,
+                  end = total * (context.member + 1) / context.members;
+    AttentionTile tile;
+    std::byte* memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_ + state_;
+    int64_t at = 0;
+    for_items(step, kTileRows, [&](const RowRange& range) {
+      const int64_t cost = item_cost(step, range);
+      for (int head = 0; head < options_.kv_heads; ++head, at += cost) {
+        if (at < begin || at >= end) continue;  // the member in whose share an item begins computes it
+        prepare(context, range, head, tile);
+        const AttentionState state = state_at(memory, tile.rows);
+        kernels_.clear(tile, state);
+        const SegmentRange segments = segments_of(step, range);
+        for (int32_t i = 0; i < segments.count(); ++i)
+          kernels_.segment(tile, segment_at(step, range.row, head, segments.at(i)), state);
+        finish(context, range, head, tile, state);
+      }
+      return at < end;
+    });
+  }
+
+  int64_t item_cost(const StepState& step, const RowRange& range) const {
+    return (kRowCost + range.end - range.begin) * std::max(1, segments_of(step, range).count());
+  }
+
+  // The segments of all items in a line are cut into equal shares. A member merges the segments of an item
+  // that it begins as it goes; segments of an item that another began are kept one by one, and merged in
+  // order by the member that began it.
+  void run_split(const OpContext& context) const {
+    const StepState& step = context.step;
+    int64_t total = 0;
+    for_items(step, kSplitRows, [&](const RowRange& range) {
+      total += item_cost(step, range) * options_.kv_heads;
+      return true;
+    });
+    const auto share = [&](int member) { return total * member / context.members; };
+    const int64_t begin = share(context.member), end = share(context.member + 1);
+    AttentionTile tile;
+    std::byte* const memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_;
+    RowRange open_range;
+    int open_head = -1;
+    int64_t open_at = 0, at = 0;
+    SegmentRange open_segments;
+    for_items(step, kSplitRows, [&](const RowRange& range) {
+      const SegmentRange segments = segments_of(step, range);
+      const int64_t unit = kRowCost + range.end - range.begin, count = std::max(1, segments.count());
+      for (int head = 0; head < options_.kv_heads; ++head, at += unit * count) {
+        // Segment i of this item begins at `at + i * unit`; it belongs to the share in which it begins.
+        const int64_t first = std::clamp<int64_t>((begin - at + unit - 1) / unit, 0, count);
+        const int64_t last = std::clamp<int64_t>((end - at + unit - 1) / unit, 0, count);
+        if (first >= last) continue;
+        prepare(context, range, head, tile);
+        if (first == 0) {
+          const AttentionState state = state_at(memory + state_, tile.rows);
+          kernels_.clear(tile, state);
+          for (int64_t i = 0; i < std::min<int64_t>(last, segments.count()); ++i)
+            kernels_.segment(tile, segment_at(step, range.row, head, segments.at(static_cast<int32_t>(i))),
+                             state);
+          if (last == count) {
+            finish(context, range, head, tile, state);
+          } else {
+            open_range = range;
+            open_head = head;
+            open_at = at;
+            open_segments = segments;
+          }
+        } else {
+          for (int64_t i = first; i < last; ++i) {
+            const AttentionState part = state_at(
+                memory + parts_ + static_cast<size_t>(i - first) * state_bytes(kSplitRows), tile.rows);
+            kernels_.clear(tile, part);
+            kernels_.segment(tile, segment_at(step, range.row, head, segments.at(static_cast<int32_t>(i))),
+                             part);
+          }
+        }
+      }
+      return at < end;
+    });
+    context.team.barrier();
+    if (open_head < 0) return;
+    // The tile still describes the open item: it was the last one of this member's share.
+    const int64_t unit = kRowCost + open_range.end - open_range.begin, count = open_segments.count();
+    const AttentionState state = state_at(memory + state_, tile.rows);
+    for (int member = context.member + 1; member < context.members; ++member) {
+      const int64_t first = std::clamp<int64_t>((share(member) - open_at + unit - 1) / unit, 0, count);
+      const int64_t last = std::clamp<int64_t>((share(member + 1) - open_at + unit - 1) / unit, 0, count);
+      std::byte* other = context.workspace + static_cast<size_t>(member) * member_bytes_ + parts_;
+      for (int64_t i = first; i < last; ++i)
+        kernels_.merge(tile,
+                       state_at(other + static_cast<size_t>(i - first) * state_bytes(kSplitRows), tile.rows),
+                       state);
+      if (last == count) break;
+    }
+    finish(context, open_range, open_head, tile, state);
+  }
+
+  AttentionOptions options_;
+  int group_;
+  const AttentionKernels& kernels_;
+  size_t out_stride_ = 0;
+  size_t queries_ = 0, query_sums_ = 0, scores_ = 0, weights_ = 0, bias_ = 0, scales_ = 0, tile_ = 0,
+         state_ = 0, parts_ = 0;
+  size_t member_bytes_ = 0;
+};
+
+}  // namespace
+
+program::ValueId attention(program::ProgramBuilder& builder, program::ValueId q,
+                           const AttentionOptions& options, IsaLevel isa) {
+  const program::Value& queries = builder.at(q);
+  KVASIR_CHECK(options.heads > 0 && options.kv_heads > 0 && options.heads % options.kv_heads == 0);
+  KVASIR_CHECK(options.head_dim_k > 0 && options.head_dim_v > 0 && options.max_context > 0);
+  KVASIR_CHECK(queries.dtype == Dtype::f32 && queries.width == int64_t{options.heads} * options.head_dim_k);
+  if (std::max(options.head_dim_k, options.head_dim_v) > kMaxHeadDim)
+    throw_error(ErrorCode::unsupported,
+                "attention: head_dim {} is above {}, the largest that this build runs",
+                std::max(options.head_dim_k, options.head_dim_v), kMaxHeadDim);
+  const ValueId out = builder.value(queries.name + ".attention", Dtype::f32, queries.axis,
+                                    {options.heads, options.head_dim_v});
+  builder.append(std::make_unique<Attention>(q, out, options, isa));
+  return out;
+}
+
+}  // namespace kvasir::ops
