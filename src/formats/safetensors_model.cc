@@ -17,7 +17,7 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 struct Index {
   std::string text;                   // what the views below look into
   std::deque<std::string> own_names;  // names written with escapes
-  std::vector<std::string> files;     // in the order of first mention
+  std::vector<std::string> files;     // sorted
   struct Entry {
     std::string_view tensor;
     uint32_t file;
@@ -26,7 +26,7 @@ struct Index {
 };
 
 void read_weight_map(JsonScanner& scanner, const std::string& path, const ReadLimits& limits, Index* index) {
-  std::unordered_map<std::string, uint32_t> numbers;
+  std::unordered_map<std::string, uint32_t> numbers;  // in the order of first mention
   scanner.begin_object();
   std::string_view key;
   bool view = false;
@@ -51,6 +51,12 @@ void read_weight_map(JsonScanner& scanner, const std::string& path, const ReadLi
   for (size_t i = 1; i < index->entries.size(); ++i)
     if (index->entries[i].tensor == index->entries[i - 1].tensor)
       scanner.fail(fmt::format("duplicate key \"{}\" in weight_map", printable(index->entries[i].tensor)));
+  std::vector<uint32_t> rank(index->files.size());
+  std::sort(index->files.begin(), index->files.end());
+  for (const auto& [file, number] : numbers)
+    rank[number] = static_cast<uint32_t>(std::lower_bound(index->files.begin(), index->files.end(), file) -
+                                         index->files.begin());
+  for (Index::Entry& entry : index->entries) entry.file = rank[entry.file];
 }
 
 void read_index(const std::filesystem::path& path, const ReadLimits& limits, Index* index) {

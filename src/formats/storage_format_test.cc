@@ -22,16 +22,16 @@ TEST(StorageFormat, StoredBytesCountEveryPlane) {
   source.cols = 256;
   source.row_bytes = 144;
   EXPECT_EQ(source.stored_bytes(), 432u);
-  const std::byte plane[1] = {};
-  source.format = StorageFormat::mlx_affine;
   source.bits = 4;
   source.group_size = 64;
   source.row_bytes = 128;
+  source.format = StorageFormat::mlx_affine;
   source.scale_dtype = Dtype::bf16;
-  source.scales = plane;
-  EXPECT_EQ(source.stored_bytes(), 3u * 128 + 3 * 4 * 2);
-  source.biases = plane;
   EXPECT_EQ(source.stored_bytes(), 3u * 128 + 2 * 3 * 4 * 2);
+  source.format = StorageFormat::mlx_nvfp4;
+  source.group_size = 16;
+  source.scale_dtype = Dtype::u8;
+  EXPECT_EQ(source.stored_bytes(), 3u * 128 + 3 * 16);
 }
 
 }  // namespace

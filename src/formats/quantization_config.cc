@@ -1,0 +1,186 @@
+#include "formats/quantization_config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace kvasir::formats {
+namespace {
+
+constexpr std::string_view kSupported =
+    "MLX affine (2, 3, 4, 5, 6, 8 bits), mxfp4, mxfp8, nvfp4, or unquantized f32, f16, bf16";
+
+[[noreturn]] void refuse(const std::string& file, std::string_view method, std::string_view detail) {
+  throw_error(ErrorCode::unsupported, "{}: quantization \"{}\"{} is not supported: expected {}",
+              printable(file), printable(method),
+              detail.empty() ? "" : fmt::format(" ({})", printable(detail)), kSupported);
+}
+
+std::string text_or(const nlohmann::json& object, const char* key, std::string fallback) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_string() ? at->get<std::string>() : fallback;
+}
+
+std::optional<StorageFormat> mode_from_name(std::string_view mode) {
+  if (mode == "affine") return StorageFormat::mlx_affine;
+  if (mode == "mxfp4") return StorageFormat::mlx_mxfp4;
+  if (mode == "mxfp8") return StorageFormat::mlx_mxfp8;
+  if (mode == "nvfp4") return StorageFormat::mlx_nvfp4;
+  return std::nullopt;
+}
+
+std::string_view mode_name(StorageFormat mode) {
+  return name(mode).substr(4);
+}  // without "mlx-"
+
+bool contains(std::initializer_list<int> values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// `path` is empty for the defaults.
+void validate(const MlxQuantization& q, const std::string& file, std::string_view path) {
+  const std::string where = path.empty()
+                                ? printable(file) + ": quantization"
+                                : fmt::format("{}: quantization of {}", printable(file), printable(path));
+  const auto bad = [&](const std::string& message) {
+    throw_error(ErrorCode::unsupported, "{}: {}", where, message);
+  };
+  if (q.mode == StorageFormat::mlx_affine) {
+    if (!contains({32, 64, 128}, q.group_size))
+      bad(fmt::format(
+          "The requested group size {} is not supported. The supported group sizes are 32, 64, and 128.",
+          q.group_size));
+    if (!contains({2, 3, 4, 5, 6, 8}, q.bits))
+      bad(fmt::format(
+          "The requested number of bits {} is not supported. The supported bits are 2, 3, 4, 5, 6 and 8.",
+          q.bits));
+    return;
+  }
+  const int group = q.mode == StorageFormat::mlx_nvfp4 ? 16 : 32;
+  const int bits = q.mode == StorageFormat::mlx_mxfp8 ? 8 : 4;
+  if (q.group_size != group)
+    bad(fmt::format("{} quantization requires group size {} but got {}", mode_name(q.mode), group,
+                    q.group_size));
+  if (q.bits != bits)
+    bad(fmt::format("{} quantization requires bits to be {} but got {}", mode_name(q.mode), bits, q.bits));
+}
+
+// The mode's own sizes, for a section that names only a mode.
+MlxQuantization mode_defaults(StorageFormat mode) {
+  switch (mode) {
+    case StorageFormat::mlx_mxfp4:
+      return {mode, 4, 32};
+    case StorageFormat::mlx_mxfp8:
+      return {mode, 8, 32};
+    case StorageFormat::mlx_nvfp4:
+      return {mode, 4, 16};
+    default:
+      return {StorageFormat::mlx_affine, 4, 64};
+  }
+}
+
+// The three members of a section or an override; those that are missing keep their value in `base`.
+MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base, const std::string& file,
+                             std::string_view path) {
+  const std::string where =
+      path.empty() ? "quantization" : fmt::format("quantization of {}", printable(path));
+  const auto integer = [&](const char* key, int fallback) {
+    const auto at = object.find(key);
+    if (at == object.end() || at->is_null()) return fallback;
+    if (!at->is_number_integer() || *at < 0 || *at > 4096)
+      throw_error(ErrorCode::corrupt_file, "{}: {}: {}: expected a small integer, got {}", printable(file),
+                  where, key, printable(at->dump(-1, ' ', true)));
+    return at->get<int>();
+  };
+  const auto mode = object.find("mode");
+  if (mode != object.end() && !mode->is_null()) {
+    const std::string text = mode->is_string() ? mode->get<std::string>() : mode->dump(-1, ' ', true);
+    const auto known = mode_from_name(text);
+    if (text == "trellis") refuse(file, "trellis", path.empty() ? "mode" : path);
+    if (!known)
+      throw_error(ErrorCode::unsupported,
+                  "{}: {}: Invalid quantization mode '{}': expected affine, mxfp4, mxfp8 or nvfp4",
+                  printable(file), where, printable(text));
+    if (*known != base.mode) base = mode_defaults(*known);
+  }
+  base.bits = integer("bits", base.bits);
+  base.group_size = integer("group_size", base.group_size);
+  validate(base, file, path);
+  return base;
+}
+
+// Sections that were not written by MLX: refused by name before any weight is read.
+void refuse_foreign(const nlohmann::json& section, const std::string& file) {
+  const std::string method = text_or(section, "quant_method", {});
+  if (method.empty()) return;
+  std::string detail;
+  if (method == "compressed-tensors")
+    detail = text_or(section, "format", {});
+  else if (method == "awq" || method == "gptq")
+    detail = section.contains("bits") && section["bits"].is_number_integer()
+                 ? fmt::format("{} bits", section["bits"].get<int64_t>())
+                 : std::string();
+  refuse(file, method, detail);
+}
+
+const nlohmann::json* section_of(const nlohmann::json& record, const char* key) {
+  const auto at = record.find(key);
+  return at == record.end() || at->is_null() ? nullptr : &*at;
+}
+
+}  // namespace
+
+std::string describe(const MlxQuantization& q) {
+  return fmt::format("{} b{} g{}", mode_name(q.mode), q.bits, q.group_size);
+}
+
+QuantizationConfig QuantizationConfig::from_config(const nlohmann::json& config, const std::string& file) {
+  QuantizationConfig out;
+  const nlohmann::json* section = nullptr;
+  const auto text = config.find("text_config");
+  const nlohmann::json* records[2] = {&config, text != config.end() && text->is_object() ? &*text : nullptr};
+  for (const nlohmann::json* record : records) {
+    if (record == nullptr || section != nullptr) continue;
+    const nlohmann::json* first = section_of(*record, "quantization");
+    const nlohmann::json* second = section_of(*record, "quantization_config");
+    if (first != nullptr && second != nullptr && *first != *second)
+      throw_error(ErrorCode::corrupt_file,
+                  "{}: quantization and quantization_config disagree: expected one of them or two equal ones",
+                  printable(file));
+    section = first != nullptr ? first : second;
+  }
+  if (section == nullptr) {
+    const nlohmann::json* compression = section_of(config, "compression_config");
+    if (compression != nullptr && compression->is_object()) refuse_foreign(*compression, file);
+    return out;
+  }
+  if (!section->is_object())
+    throw_error(ErrorCode::corrupt_file, "{}: quantization: expected an object", printable(file));
+  refuse_foreign(*section, file);
+  const auto activations = section->find("quantize_activations");
+  if (activations != section->end() && activations->is_boolean() && activations->get<bool>())
+    refuse(file, "quantize_activations", "activations encoded in the weights' mode");
+
+  out.defaults_ = read_members(*section, mode_defaults(StorageFormat::mlx_affine), file, {});
+  for (const auto& [key, value] : section->items()) {
+    if (key == "quantize_activations") continue;
+    if (value.is_boolean())
+      out.overrides_[key] = value.get<bool>() ? out.defaults_ : std::nullopt;
+    else if (value.is_object())
+      out.overrides_[key] = read_members(value, *out.defaults_, file, key);
+  }
+  return out;
+}
+
+QuantizationConfig::Spec QuantizationConfig::spec(std::string_view path) const {
+  constexpr std::string_view kPrefix = "language_model.";
+  auto at = overrides_.find(path);
+  if (at == overrides_.end())
+    at = path.starts_with(kPrefix) ? overrides_.find(path.substr(kPrefix.size()))
+                                   : overrides_.find(std::string(kPrefix) + std::string(path));
+  if (at == overrides_.end()) return {defaults_, false, nullptr};
+  return {at->second, true, &at->first};
+}
+
+}  // namespace kvasir::formats
