@@ -34,7 +34,8 @@ def sentencepiece_bpe(reader):
     model = proto.ModelProto()
     columns = (field(reader, f"tokenizer.ggml.{name}") for name in ("tokens", "scores", "token_type"))
     for token, score, kind in zip(*columns):
-        model.pieces.add(piece=token, score=score, type=kind)
+        # GGUF stores the runs of spaces among user-defined tokens as spaces, sentencepiece's models as U+2581.
+        model.pieces.add(piece=token.replace(" ", "\u2581"), score=score, type=kind)
     trainer = model.trainer_spec
     trainer.model_type = proto.TrainerSpec.BPE
     trainer.byte_fallback = True
