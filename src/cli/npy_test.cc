@@ -1,0 +1,56 @@
+#include "cli/npy.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace kvasir::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Npy, WritesTheFormatOfNumpy) {
+  const fs::path path = fs::temp_directory_path() / ("kvasir-npy-" + std::to_string(::getpid()));
+  {
+    NpyWriter writer(path, 2, 3);
+    writer.write(std::vector<float>{1, 2, 3, 4, 5, -6});
+    EXPECT_FALSE(fs::exists(path));  // it appears whole or not at all
+    writer.finish();
+  }
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // Magic, version 1.0, a 16-bit header length; header and prefix together a multiple of 64; then the values.
+  ASSERT_EQ(bytes.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
+  const size_t length = static_cast<unsigned char>(bytes[8]) + 256u * static_cast<unsigned char>(bytes[9]);
+  EXPECT_EQ((10 + length) % 64, 0u);
+  const std::string header = bytes.substr(10, length);
+  EXPECT_EQ(header.find("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"), 0u);
+  EXPECT_EQ(header.back(), '\n');
+  ASSERT_EQ(bytes.size(), 10 + length + 24);
+  float last = 0;
+  std::memcpy(&last, bytes.data() + bytes.size() - 4, 4);
+  EXPECT_EQ(last, -6.0f);
+  fs::remove(path);
+}
+
+TEST(Npy, AnUnfinishedFileIsRemoved) {
+  const fs::path folder = fs::temp_directory_path() / ("kvasir-npy-dir-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  {
+    NpyWriter writer(folder / "a.npy", 2, 2);
+    writer.write(std::vector<float>{1, 2});
+    EXPECT_THROW(writer.finish(), Error);
+  }
+  EXPECT_TRUE(fs::is_empty(folder));
+  EXPECT_THROW(NpyWriter(folder / "no" / "b.npy", 1, 1), Error);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace kvasir::cli
