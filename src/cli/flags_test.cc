@@ -17,7 +17,8 @@ TEST(Flags, SizesHaveSuffixes) {
   EXPECT_EQ(parse_size("2GB", "--memory"), 2000000000u);
   EXPECT_EQ(parse_size("1.5Gi", "--memory"), 1610612736u);
   EXPECT_EQ(parse_size("512Mi", "--memory"), 536870912u);
-  for (const char* bad : {"", "G", "-1G", "1X", "1e99", "nan"}) EXPECT_THROW(parse_size(bad, "--memory"), Error) << bad;
+  for (const char* bad : {"", "G", "-1G", "1X", "1e99", "nan"})
+    EXPECT_THROW(parse_size(bad, "--memory"), Error) << bad;
 }
 
 TEST(Flags, TokenFilesAreLists) {
@@ -27,7 +28,8 @@ TEST(Flags, TokenFilesAreLists) {
     return read_token_file(path.string());
   };
   EXPECT_EQ(read("[1, 2, 300000]"), (std::vector<int32_t>{1, 2, 300000}));
-  for (const char* bad : {"{}", "[1.5]", "[-1]", "[\"a\"]", "[1", "[4294967296]"}) EXPECT_THROW(read(bad), Error) << bad;
+  for (const char* bad : {"{}", "[1.5]", "[-1]", "[\"a\"]", "[1", "[4294967296]"})
+    EXPECT_THROW(read(bad), Error) << bad;
   std::filesystem::remove(path);
 }
 
