@@ -1,0 +1,127 @@
+// f32 products: of f32 rows, or of bf16 rows widened, with weights expanded to f32 chunk by chunk.
+#include "ops/matmul/kernel_base.h"
+
+namespace kvasir::ops {
+namespace KVASIR_ISA_NAMESPACE {
+namespace {
+
+#include "ops/matmul/tiles.h"
+
+#if defined(__AVX512F__)
+constexpr int kTileRows = 8;
+#else
+constexpr int kTileRows = 2;
+#endif
+constexpr int kPanels = 2;  // multiplied together
+
+template <int P>
+void run_tiles(const float* const* w, int cols, const uint8_t* x, size_t stride, int rows, float* acc) {
+  int r = 0;
+  for (; r + kTileRows <= rows; r += kTileRows)
+    f32_tile<kTileRows, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+  if constexpr (kTileRows >= 8) {
+    if (r + 4 <= rows) {
+      f32_tile<4, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+      r += 4;
+    }
+    if (r + 2 <= rows) {
+      f32_tile<2, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+      r += 2;
+    }
+  }
+  for (; r < rows; ++r)
+    f32_tile<1, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+}
+
+// Input rows of bf16 as f32, a chunk at a time.
+void widen(const uint8_t* x, size_t stride, int rows, int cols, float* out) {
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < cols; c += 16)
+      store(out + kChunkCols * r + c, load_bf16x16(x + stride * static_cast<size_t>(r) + 2 * c));
+}
+
+template <bool kBf16Input>
+void multiply(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int64_t row_begin,
+              int64_t row_end) {
+  const KernelWeight& weight = call.weight;
+  const bool direct = weight.layout.codes == CodeKind::f32;
+  const int unit_panels = call.epilogue == Epilogue::none ? 1 : 2;
+  const int64_t panel_end = unit_end * unit_panels;
+  alignas(64) float acc[kPanels][kRowBlock][16];
+  alignas(64) float values[kPanels][kChunkCols * kPanelRows];
+  alignas(64) float widened[kBf16Input ? kRowBlock * kChunkCols : 1];
+  for (int64_t panel = unit_begin * unit_panels; panel < panel_end; panel += kPanels) {
+    const int panels = panel_end - panel >= 2 ? 2 : 1;
+    for (int64_t row = row_begin; row < row_end; row += kRowBlock) {
+      const int rows = static_cast<int>(smaller(kRowBlock, row_end - row));
+      __builtin_memset(acc, 0, sizeof acc);
+      const uint8_t* data[kPanels] = {
+          weight.data + static_cast<size_t>(panel) * weight.panel_stride,
+          weight.data + static_cast<size_t>(panel + panels - 1) * weight.panel_stride};
+      for (int64_t col = 0; col < weight.cols; col += kChunkCols) {
+        // Columns that pad the weight are zero in it; the input need not have them.
+        const int stored = static_cast<int>(smaller(kChunkCols, weight.cols - col));
+        const int cols = static_cast<int>(smaller(kChunkCols, call.cols - col));
+        const float* w[kPanels];
+        for (int p = 0; p < panels; ++p) {
+          if (direct) {
+            w[p] = reinterpret_cast<const float*>(data[p]);
+          } else {
+            expand(weight.layout, data[p], stored, values[p]);
+            w[p] = values[p];
+          }
+          data[p] += weight.chunk_stride;
+        }
+        const uint8_t* x =
+            call.input + call.input_stride * static_cast<size_t>(row) + (kBf16Input ? 2 : 4) * col;
+        size_t stride = call.input_stride;
+        if constexpr (kBf16Input) {
+          widen(x, stride, rows, (cols + 15) / 16 * 16, widened);
+          x = reinterpret_cast<const uint8_t*>(widened);
+          stride = kChunkCols * 4;
+        }
+        if (panels == 2)
+          run_tiles<2>(w, cols, x, stride, rows, acc[0][0]);
+        else
+          run_tiles<1>(w, cols, x, stride, rows, acc[0][0]);
+      }
+      if (unit_panels == 2) {
+        finish_unit(call, panel / 2, row, rows, acc[0][0], acc[1][0]);
+      } else {
+        for (int p = 0; p < panels; ++p) finish_unit(call, panel + p, row, rows, acc[p][0], nullptr);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void matmul_f32(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int64_t row_begin,
+                int64_t row_end) {
+  multiply<false>(call, unit_begin, unit_end, row_begin, row_end);
+}
+
+void matmul_widened(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int64_t row_begin,
+                    int64_t row_end) {
+  multiply<true>(call, unit_begin, unit_end, row_begin, row_end);
+}
+
+void unpack_lane(const KernelWeight& weight, int64_t panel, int lane, int64_t col_begin, int64_t count,
+                 float* out) {
+  alignas(64) float values[kChunkCols * kPanelRows];
+  const int64_t col_end = col_begin + count;
+  for (int64_t chunk = col_begin / kChunkCols; chunk * kChunkCols < col_end; ++chunk) {
+    const int64_t first = chunk * kChunkCols;
+    const int stored = static_cast<int>(smaller(kChunkCols, weight.cols - first));
+    expand(weight.layout,
+           weight.data + static_cast<size_t>(panel) * weight.panel_stride +
+               static_cast<size_t>(chunk) * weight.chunk_stride,
+           stored, values);
+    const int64_t begin = first < col_begin ? col_begin - first : 0;
+    const int64_t end = smaller(stored, col_end - first);
+    for (int64_t c = begin; c < end; ++c) out[first + c - col_begin] = values[16 * c + lane];
+  }
+}
+
+}  // namespace KVASIR_ISA_NAMESPACE
+}  // namespace kvasir::ops

@@ -1,0 +1,61 @@
+// The functions that exist once per instruction-set level, and the plain structs that they take.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/isa.h"
+#include "ops/matmul/compute_layout.h"
+#include "ops/matmul/epilogue.h"
+
+namespace kvasir::ops {
+
+class PackedMatrix;
+struct ActivationKernels;
+
+// What a kernel must know of a packed weight.
+struct KernelWeight {
+  ComputeLayout layout;
+  const uint8_t* data = nullptr;  // panel 0
+  size_t panel_stride = 0;
+  size_t chunk_stride = 0;  // bytes of a whole chunk
+  int64_t cols = 0;         // padded
+};
+
+struct KernelCall {
+  KernelWeight weight;
+  const uint8_t* input = nullptr;  // prepared rows
+  size_t input_stride = 0;         // bytes
+  int64_t cols = 0;                // unpadded columns of the input
+  float* out = nullptr;
+  int64_t out_stride = 0;          // floats
+  const float* bias = nullptr;     // of panel row 0; interleaved: gate's
+  const float* bias_up = nullptr;  // interleaved: up's
+  const float* residual = nullptr;
+  int64_t residual_stride = 0;
+  float tensor_scale = 1.0f;
+  int64_t out_cols = 0;  // real output columns: the last panel may be partial
+  Epilogue epilogue = Epilogue::none;
+  const ActivationKernels* activation = nullptr;  // what the epilogue calls, 16 sums at a time
+};
+
+// Rows [row_begin, row_end) against units [unit_begin, unit_end): a unit is a panel, or a pair of panels
+// when the epilogue combines gate and up.
+using MatmulFunction = void (*)(const KernelCall& call, int64_t unit_begin, int64_t unit_end,
+                                int64_t row_begin, int64_t row_end);
+
+struct MatmulKernels {
+  MatmulFunction f32;   // f32 input rows
+  MatmulFunction bf16;  // bf16 input rows
+  MatmulFunction int8;  // int8 input rows; integer layouts only
+  void (*prepare_bf16)(const float* input, int64_t cols, uint8_t* out);
+  void (*prepare_int8)(const float* input, int64_t cols, uint8_t* out);
+  void (*unpack_lane)(const KernelWeight& weight, int64_t panel, int lane, int64_t col_begin, int64_t count,
+                      float* out);
+};
+
+KVASIR_KERNEL_TABLE(MatmulKernels, matmul_kernels)
+
+KernelWeight kernel_weight(const PackedMatrix& matrix);
+
+}  // namespace kvasir::ops

@@ -1,0 +1,91 @@
+#include "ops/matmul/matmul.h"
+
+#include "base/error.h"
+#include "base/thread_team.h"
+#include "ops/activation/activation.h"
+#include "ops/matmul/kernels.h"
+
+namespace kvasir::ops {
+namespace {
+
+// Rows are shared out among the members only when there are many of them and too few panels to go round.
+constexpr int64_t kRowGrain = 16;
+
+}  // namespace
+
+int64_t out_columns(const Matmul& product) {
+  const int64_t rows = product.weight_end > product.weight_begin ? product.weight_end - product.weight_begin
+                                                                 : product.weight->rows();
+  return product.epilogue == Epilogue::none ? rows : rows / 2;
+}
+
+KernelWeight kernel_weight(const PackedMatrix& matrix) {
+  KernelWeight weight;
+  weight.layout = matrix.layout();
+  weight.data = reinterpret_cast<const uint8_t*>(matrix.panel(0));
+  weight.panel_stride = matrix.panel_stride();
+  weight.chunk_stride = chunk_bytes(matrix.layout(), kChunkCols);
+  weight.cols = matrix.padded_columns();
+  return weight;
+}
+
+void matmul(const Matmul& product, int member, int members) {
+  const PackedMatrix& matrix = *product.weight;
+  const MatmulKernels& kernels = matmul_kernels(product.isa);
+  KernelCall call;
+  call.weight = kernel_weight(matrix);
+  call.weight.data += static_cast<size_t>(product.weight_begin / kPanelRows) * call.weight.panel_stride;
+  call.input = reinterpret_cast<const uint8_t*>(product.input.data);
+  call.input_stride = product.input.stride;
+  call.cols = product.input.cols;
+  call.out = product.out;
+  call.out_stride = product.out_stride;
+  call.bias = product.bias == nullptr ? nullptr : product.bias + product.weight_begin;
+  call.bias_up = product.bias == nullptr ? nullptr : product.bias + matrix.rows() / 2;
+  call.residual = product.residual;
+  call.residual_stride = product.residual_stride;
+  call.tensor_scale = matrix.tensor_scale();
+  call.out_cols = out_columns(product);
+  call.epilogue = product.epilogue;
+  call.activation = &activation_kernels(product.isa);
+
+  const MatmulFunction function = product.input.mode == ActivationMode::f32    ? kernels.f32
+                                  : product.input.mode == ActivationMode::bf16 ? kernels.bf16
+                                                                               : kernels.int8;
+  const int64_t units = (call.out_cols + kPanelRows - 1) / kPanelRows;
+  const int64_t rows = product.input.rows;
+  if (units < 4 * members && rows >= kRowGrain * members) {
+    const WorkRange range = split_work(rows, members, member, kRowGrain);
+    if (range.begin < range.end) function(call, 0, units, range.begin, range.end);
+    return;
+  }
+  const WorkRange range = split_work(units, members, member);
+  if (range.begin < range.end && rows > 0) function(call, range.begin, range.end, 0, rows);
+}
+
+void check_matmul(const Matmul& product) {
+  KVASIR_CHECK(product.weight != nullptr);
+  const PackedMatrix& weight = *product.weight;
+  KVASIR_CHECK_MSG(product.input.cols == weight.cols(), "{}: {} columns, input has {}", weight.name(),
+                   weight.cols(), product.input.cols);
+  if (!supports(product.input.mode, weight.format()))
+    throw_error(ErrorCode::unsupported,
+                "{}: {} weights have no integer form, so activations cannot be int8: use f32 or bf16",
+                printable(weight.name()), formats::name(weight.format()));
+  KVASIR_CHECK((product.epilogue != Epilogue::none) == (weight.order() == PartOrder::interleaved));
+  KVASIR_CHECK(product.weight_begin % kPanelRows == 0 && product.weight_begin >= 0 &&
+               product.weight_end <= weight.rows());
+  KVASIR_CHECK(product.weight_end % kPanelRows == 0 || product.weight_end == weight.rows());
+  if (product.weight_end > 0) KVASIR_CHECK(weight.order() == PartOrder::stacked);
+}
+
+void prepare_activations(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t begin,
+                         int64_t end, std::byte* out, size_t out_stride, IsaLevel isa) {
+  const MatmulKernels& kernels = matmul_kernels(isa);
+  const auto prepare = mode == ActivationMode::bf16 ? kernels.prepare_bf16 : kernels.prepare_int8;
+  for (int64_t row = begin; row < end; ++row)
+    prepare(input + row * stride, cols,
+            reinterpret_cast<uint8_t*>(out) + static_cast<size_t>(row) * out_stride);
+}
+
+}  // namespace kvasir::ops
