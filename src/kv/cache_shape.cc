@@ -74,6 +74,40 @@ CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const C
   return shape;
 }
 
+CacheShape shape_of_groups(std::vector<LayerGroup> groups, int32_t start, size_t state_bytes) {
+  CacheShape shape;
+  shape.start = start;
+  shape.state_bytes = state_bytes;
+  if (start < 0) throw_error(ErrorCode::invalid_input, "--kv-start {}: expected 0 or more tokens", start);
+  std::vector<int> layers;
+  for (const LayerGroup& group : groups)
+    layers.insert(layers.end(), group.owners.begin(), group.owners.end());
+  std::sort(layers.begin(), layers.end());
+  if (std::adjacent_find(layers.begin(), layers.end()) != layers.end())
+    throw_error(ErrorCode::invalid_input, "a layer is in two KV groups");
+  shape.group_of.resize(layers.size());
+  shape.index_in_group.resize(layers.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const GroupGeometry& geometry = groups[g].geometry;
+    if (g == 0) shape.page_tokens = geometry.page_tokens;
+    if (geometry.layers != static_cast<int>(groups[g].owners.size()) ||
+        geometry.page_tokens != shape.page_tokens ||
+        !std::is_sorted(groups[g].owners.begin(), groups[g].owners.end()))
+      throw_error(ErrorCode::invalid_input,
+                  "KV group {}: expected {} ascending layers and pages of {} tokens", g, geometry.layers,
+                  shape.page_tokens);
+    for (size_t i = 0; i < groups[g].owners.size(); ++i) {
+      const auto owner = static_cast<size_t>(
+          std::lower_bound(layers.begin(), layers.end(), groups[g].owners[i]) - layers.begin());
+      groups[g].owners[i] = static_cast<int>(owner);
+      shape.group_of[owner] = static_cast<int>(g);
+      shape.index_in_group[owner] = static_cast<int>(i);
+    }
+  }
+  shape.groups = std::move(groups);
+  return shape;
+}
+
 GroupGeometry plain_stage(const GroupGeometry& geometry) {
   GroupGeometry plain = geometry;
   plain.codec.k = {.kind = PlaneCodec::Kind::plain, .plain = geometry.codec.k.plain};

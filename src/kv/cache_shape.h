@@ -51,6 +51,11 @@ struct CacheShape {
 CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const CodecPair> codecs,
                         int page_tokens, int32_t start, size_t state_bytes = 0);
 
+// The same for layers that are grouped already (models::Model::groups()): `owners` of each group may be any
+// ascending layer indices; they become the indices of the owners in layer order. Throws Error{invalid_input}
+// if the groups contradict.
+CacheShape shape_of_groups(std::vector<LayerGroup> groups, int32_t start, size_t state_bytes = 0);
+
 // The geometry of the unconverted pages of a group: both planes plain, in their codec's plain dtype.
 GroupGeometry plain_stage(const GroupGeometry& geometry);
 

@@ -34,6 +34,22 @@ TEST(GroupLayers, EqualGeometryRetentionAndCodecShareAGroup) {
   EXPECT_EQ(shape.index_in_group[11], 1);
 }
 
+TEST(GroupLayers, FromGroupsThatAModelMade) {
+  GroupGeometry geometry{
+      .layers = 2, .kv_heads = 1, .head_dim_k = 8, .head_dim_v = 8, .codec = {}, .page_tokens = 16};
+  LayerGroup full{geometry, {3, 9}}, windowed{geometry, {2, 4}};
+  windowed.geometry.window = 5;
+  const CacheShape shape = shape_of_groups({windowed, full}, 7, 40);
+  EXPECT_EQ(shape.page_tokens, 16);
+  EXPECT_EQ(shape.groups[0].owners, std::vector<int>({0, 2}));
+  EXPECT_EQ(shape.groups[1].owners, std::vector<int>({1, 3}));
+  EXPECT_EQ(shape.group_of, std::vector<int>({0, 1, 0, 1}));
+  EXPECT_EQ(shape.index_in_group, std::vector<int>({0, 0, 1, 1}));
+  windowed.geometry.page_tokens = 32;
+  EXPECT_THROW(shape_of_groups({full, windowed}, 0), Error);
+  EXPECT_THROW(shape_of_groups({full, full}, 0), Error);
+}
+
 TEST(GroupLayers, RefusesWhatCannotBe) {
   const LayerGeometry owner{.layer = 0, .kv_heads = 1, .head_dim_k = 64, .head_dim_v = 64};
   const CodecPair codec{plain(), plain()};

@@ -1,0 +1,477 @@
+#include "kv/scheme.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "formats/json.h"
+#include "kv/planes.h"
+
+namespace kvasir::kv {
+namespace {
+
+constexpr std::string_view kGrammar =
+    "f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, KPLANE/VPLANE, config[:FILE], auto:BYTES";
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0;;) {
+    const size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end == std::string_view::npos ? end : end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+std::optional<int64_t> number(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || text.empty())
+    return std::nullopt;
+  return value;
+}
+
+int bits_of(std::string_view text, std::string_view spec) {
+  const auto value = number(text);
+  if (!value || *value > 64)
+    throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no number of bits", printable(spec),
+                printable(text));
+  return static_cast<int>(*value);
+}
+
+std::optional<Dtype> plain_dtype(std::string_view text) {
+  if (text == "f32") return Dtype::f32;
+  if (text == "f16") return Dtype::f16;
+  if (text == "bf16") return Dtype::bf16;
+  return std::nullopt;
+}
+
+PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view spec) {
+  const auto parts = split(text, ':');
+  if (const auto dtype = plain_dtype(parts[0]); dtype && parts.size() == 1)
+    return {.kind = PlaneCodec::Kind::plain, .plain = *dtype};
+  PlaneCodec plane{.kind = PlaneCodec::Kind::plain, .plain = plain};
+  if (parts[0] == "affine" && parts.size() >= 2 && parts.size() <= 4) {
+    plane.kind = PlaneCodec::Kind::affine;
+    plane.bits = bits_of(parts[1], spec);
+    plane.group = 64;
+    plane.scale_dtype = plain == Dtype::f32 ? Dtype::f32 : Dtype::f16;
+    size_t next = 2;
+    if (next < parts.size() && !plain_dtype(parts[next])) {
+      const auto group = number(parts[next]);
+      if (!group || *group > 1 << 20)
+        throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no group size (32, 64, 128)", printable(spec),
+                    printable(parts[next]));
+      plane.group = static_cast<int>(*group);
+      ++next;
+    }
+    if (next < parts.size()) {
+      const auto scales = plain_dtype(parts[next]);
+      if (!scales || next + 1 != parts.size())
+        throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no dtype of scales (f16, bf16, f32)",
+                    printable(spec), printable(parts[next]));
+      plane.scale_dtype = *scales;
+    }
+    return plane;
+  }
+  if ((parts[0] == "rot" || parts[0] == "turbokey") && parts.size() == 2) {
+    plane.kind = parts[0] == "rot" ? PlaneCodec::Kind::rotated : PlaneCodec::Kind::turbo_key;
+    plane.bits = bits_of(parts[1], spec);
+    plane.group = 32;
+    return plane;
+  }
+  throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no KV codec; expected one of {}", printable(spec),
+              printable(text), kGrammar);
+}
+
+void check_codec(const CodecPair& codec, const LayerGeometry& layer, std::string_view source) {
+  std::string reason = why_invalid(codec.k, layer.head_dim_k);
+  std::string_view side = "keys";
+  if (reason.empty()) {
+    reason = why_invalid(codec.v, layer.head_dim_v);
+    side = "values";
+  }
+  if (!reason.empty())
+    throw_error(ErrorCode::unsupported, "{}: layer {} cannot store its {} as {}: {}", source, layer.layer,
+                side, describe(codec), reason);
+}
+
+std::string_view kind_name(SchemeLayer::Kind kind) {
+  switch (kind) {
+    case SchemeLayer::Kind::shares:
+      return "reads another layer's KV and stores none";
+    case SchemeLayer::Kind::recurrent:
+      return "is recurrent and has no KV";
+    case SchemeLayer::Kind::mla:
+      return "stores MLA latents, which are never quantized";
+    default:
+      return "has KV";
+  }
+}
+
+struct Choice {
+  CodecPair codec;
+  std::string source;
+};
+
+// The chosen codec per model layer; layers absent are plain.
+using Choices = std::map<int, Choice>;
+
+const SchemeLayer& find_layer(std::span<const SchemeLayer> layers, int64_t index, std::string_view source) {
+  for (const SchemeLayer& layer : layers)
+    if (layer.geometry.layer == index) {
+      if (layer.kind != SchemeLayer::Kind::attention)
+        throw_error(ErrorCode::unsupported, "{}: layer {} {}; name attention layers only", source, index,
+                    kind_name(layer.kind));
+      return layer;
+    }
+  throw_error(ErrorCode::invalid_input, "{}: there is no layer {} (the model has {})", source, index,
+              layers.size());
+}
+
+Choices read_config(const std::filesystem::path& path, std::span<const SchemeLayer> layers, Dtype plain) {
+  const std::string file = path.string();
+  const nlohmann::json config = formats::read_json_file(path, size_t{4} << 20);
+  if (!config.is_array())
+    throw_error(
+        ErrorCode::corrupt_file,
+        "{}: expected a list of {{\"layer_idx\", \"bits\", \"group_size\"}} or {{\"layer_idx\", \"codec\"}}",
+        file);
+  Choices choices;
+  for (size_t i = 0; i < config.size(); ++i) {
+    const auto& entry = config[i];
+    const std::string source = fmt::format("{}: entry {}", file, i);
+    if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
+      throw_error(ErrorCode::corrupt_file, "{}: no integer \"layer_idx\"", source);
+    const int64_t index = entry["layer_idx"].get<int64_t>();
+    const SchemeLayer& layer = find_layer(layers, index, source);
+    CodecPair codec;
+    if (entry.contains("codec")) {
+      if (!entry["codec"].is_string())
+        throw_error(ErrorCode::corrupt_file, "{}: \"codec\" is no string", source);
+      if (entry.contains("bits") || entry.contains("group_size"))
+        throw_error(ErrorCode::corrupt_file, "{}: has \"codec\" and also \"bits\" or \"group_size\"", source);
+      codec = parse_codec(entry["codec"].get<std::string>(), plain);
+    } else {
+      if (!entry.contains("bits") || !entry["bits"].is_number_integer() ||
+          (entry.contains("group_size") && !entry["group_size"].is_number_integer()))
+        throw_error(ErrorCode::corrupt_file, "{}: expected integer \"bits\" and \"group_size\", or \"codec\"",
+                    source);
+      codec = parse_codec(fmt::format("affine:{}:{}", entry["bits"].get<int64_t>(),
+                                      entry.contains("group_size") ? entry["group_size"].get<int64_t>() : 64),
+                          plain);
+    }
+    check_codec(codec, layer.geometry, source);
+    if (!choices.emplace(static_cast<int>(index), Choice{codec, source}).second)
+      throw_error(ErrorCode::invalid_input, "{}: layer {} is listed twice", source, index);
+  }
+  return choices;
+}
+
+size_t layer_bytes(const CodecPair& codec, const LayerGeometry& layer) {
+  return static_cast<size_t>(layer.kv_heads) *
+         (plane_bytes(codec.k, layer.head_dim_k) + plane_bytes(codec.v, layer.head_dim_v));
+}
+
+// kv_sensitivity.json, written by `kvasir eval kv-sensitivity`:
+// {"layers": [{"layer_idx": 0, "codecs": [{"codec": SPEC, "kl": mean KL when only this layer uses it}, ...]},
+// ...]}. The sum of the layers' KL is minimised exactly under the byte budget (a knapsack over bytes per
+// token).
+Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::span<const SchemeLayer> layers,
+                     Dtype plain) {
+  struct Option {
+    CodecPair codec;
+    size_t bytes;
+    double kl;
+  };
+  const std::string file = path.string();
+  const nlohmann::json table = formats::read_json_file(path, size_t{16} << 20);
+  std::map<int, std::vector<Option>> options;
+  if (!table.is_object() || !table.contains("layers") || !table["layers"].is_array())
+    throw_error(ErrorCode::corrupt_file,
+                "{}: expected {{\"layers\": [...]}} as written by `kvasir eval kv-sensitivity`", file);
+  for (const auto& entry : table["layers"]) {
+    if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer() ||
+        !entry.contains("codecs") || !entry["codecs"].is_array())
+      throw_error(ErrorCode::corrupt_file, "{}: each layer needs \"layer_idx\" and \"codecs\"", file);
+    const LayerGeometry& layer = find_layer(layers, entry["layer_idx"].get<int64_t>(), file).geometry;
+    for (const auto& codec : entry["codecs"]) {
+      if (!codec.is_object() || !codec.contains("codec") || !codec["codec"].is_string() ||
+          !codec.contains("kl") || !codec["kl"].is_number())
+        throw_error(ErrorCode::corrupt_file, "{}: layer {}: each codec needs \"codec\" and \"kl\"", file,
+                    layer.layer);
+      Option option{parse_codec(codec["codec"].get<std::string>(), plain), 0, codec["kl"].get<double>()};
+      if (!(option.kl >= 0 && option.kl < std::numeric_limits<double>::infinity()))
+        throw_error(ErrorCode::corrupt_file, "{}: layer {}: a KL of {} is not possible", file, layer.layer,
+                    option.kl);
+      check_codec(option.codec, layer, file);
+      option.bytes = layer_bytes(option.codec, layer);
+      options[layer.layer].push_back(option);
+    }
+  }
+  size_t least = 0, unit = 0;
+  for (const SchemeLayer& layer : layers) {
+    if (layer.kind != SchemeLayer::Kind::attention) continue;
+    const auto found = options.find(layer.geometry.layer);
+    if (found == options.end() || found->second.empty())
+      throw_error(ErrorCode::not_found,
+                  "{}: layer {} was not measured; run `kvasir eval kv-sensitivity` again", file,
+                  layer.geometry.layer);
+    size_t smallest = SIZE_MAX;
+    for (const Option& option : found->second) {
+      smallest = std::min(smallest, option.bytes);
+      unit = std::gcd(unit, option.bytes);
+    }
+    least += smallest;
+  }
+  if (static_cast<uint64_t>(budget) < least)
+    throw_error(ErrorCode::invalid_input,
+                "--kv auto:{}: the smallest measured codecs take {} bytes per token; allow at least that",
+                budget, least);
+  size_t most = 0;
+  for (const auto& [layer, list] : options) {
+    size_t largest = 0;
+    for (const Option& option : list) largest = std::max(largest, option.bytes);
+    most += largest;
+  }
+  const size_t steps = std::min<size_t>(static_cast<size_t>(budget), most) / unit;
+  if (steps > size_t{1} << 22)
+    throw_error(ErrorCode::unsupported,
+                "{}: codecs whose sizes differ by {} bytes in {} are too fine to choose from", file, unit,
+                most);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> cost(steps + 1, 0.0);
+  std::vector<std::vector<uint8_t>> taken;
+  for (const auto& [layer, list] : options) {
+    if (list.size() > 200)
+      throw_error(ErrorCode::corrupt_file, "{}: layer {} lists {} codecs, more than 200", file, layer,
+                  list.size());
+    std::vector<double> next(steps + 1, kNever);
+    auto& choice = taken.emplace_back(steps + 1, uint8_t{0});
+    for (size_t o = 0; o < list.size(); ++o) {
+      const size_t size = list[o].bytes / unit;
+      for (size_t b = size; b <= steps; ++b)
+        if (const double total = cost[b - size] + list[o].kl; total < next[b]) {
+          next[b] = total;
+          choice[b] = static_cast<uint8_t>(o);
+        }
+    }
+    cost = std::move(next);
+  }
+  Choices choices;
+  size_t left = steps;
+  auto layer = options.rbegin();
+  for (size_t i = taken.size(); i-- > 0; ++layer) {
+    const Option& option = layer->second[taken[i][left]];
+    choices[layer->first] = {option.codec, file};
+    left -= option.bytes / unit;
+  }
+  return choices;
+}
+
+void apply_overrides(const SchemeRequest& request, std::span<const SchemeLayer> layers, Dtype plain,
+                     Choices& choices) {
+  std::map<int64_t, std::string> named;
+  for (const std::string& text : request.layers) {
+    const std::string source = fmt::format("--kv-layer {}", printable(text));
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos)
+      throw_error(ErrorCode::invalid_input, "{}: expected A[-B]=SPEC, for example 0-3=affine:8", source);
+    const auto range = split(std::string_view(text).substr(0, equals), '-');
+    const auto first = number(range[0]);
+    const auto last = range.size() == 2 ? number(range[1]) : first;
+    if (range.size() > 2 || !first || !last || *last < *first || *last > 1 << 20)
+      throw_error(ErrorCode::invalid_input, "{}: expected A[-B]=SPEC with layers A <= B", source);
+    const CodecPair codec = parse_codec(std::string_view(text).substr(equals + 1), plain);
+    for (int64_t index = *first; index <= *last; ++index) {
+      const SchemeLayer& layer = find_layer(layers, index, source);
+      check_codec(codec, layer.geometry, source);
+      if (const auto [other, fresh] = named.emplace(index, text); !fresh)
+        throw_error(ErrorCode::invalid_input, "{}: layer {} is also named by --kv-layer {}", source, index,
+                    printable(other->second));
+      choices[static_cast<int>(index)] = {codec, source};
+    }
+  }
+}
+
+}  // namespace
+
+CodecPair parse_codec(std::string_view spec, Dtype plain) {
+  if (spec == "turbo") return parse_codec("turbo:8,3", plain);
+  if (spec.starts_with("turbo:")) {
+    const auto parts = split(spec.substr(6), ',');
+    if (parts.size() != 2)
+      throw_error(ErrorCode::invalid_input,
+                  "--kv {}: expected turbo:K,V with the bits of keys and values, for example turbo:8,3",
+                  printable(spec));
+    return {
+        .k = {.kind = PlaneCodec::Kind::turbo_key,
+              .plain = plain,
+              .bits = bits_of(parts[0], spec),
+              .group = 32},
+        .v = {
+            .kind = PlaneCodec::Kind::rotated, .plain = plain, .bits = bits_of(parts[1], spec), .group = 32}};
+  }
+  const auto sides = split(spec, '/');
+  if (sides.size() > 2)
+    throw_error(ErrorCode::invalid_input,
+                "--kv {}: expected at most one '/', between the codec of keys and that of values",
+                printable(spec));
+  return {.k = parse_plane(sides[0], plain, spec), .v = parse_plane(sides.back(), plain, spec)};
+}
+
+Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer> layers) {
+  Dtype plain = request.default_plain;
+  if (request.plain) {
+    const auto dtype = plain_dtype(*request.plain);
+    if (!dtype)
+      throw_error(ErrorCode::invalid_input, "--kv-plain {}: expected f32, f16 or bf16",
+                  printable(*request.plain));
+    plain = *dtype;
+  }
+  const std::string_view spec = request.spec;
+  const CodecPair unlisted{.k = {.kind = PlaneCodec::Kind::plain, .plain = request.default_plain},
+                           .v = {.kind = PlaneCodec::Kind::plain, .plain = request.default_plain}};
+  Scheme scheme;
+  Choices choices;
+  std::optional<CodecPair> uniform;
+  if (spec == "config" || spec.starts_with("config:")) {
+    std::filesystem::path file =
+        spec == "config" ? request.model_folder / "kv_config.json" : std::filesystem::path(spec.substr(7));
+    if (spec == "config" && (request.model_folder.empty() || !std::filesystem::exists(file)))
+      throw_error(ErrorCode::not_found,
+                  "--kv config: the model has no kv_config.json; name one with config:FILE, or write it with "
+                  "`kvasir eval kv-sensitivity`");
+    choices = read_config(file, layers, plain);
+  } else if (spec.starts_with("auto:") || spec == "auto") {
+    const auto budget = spec == "auto" ? std::nullopt : number(spec.substr(5));
+    if (!budget || *budget == 0)
+      throw_error(ErrorCode::invalid_input,
+                  "--kv {}: expected auto:BYTES, the bytes per token that all layers together may take",
+                  printable(spec));
+    const auto file = request.model_folder / "kv_sensitivity.json";
+    if (request.model_folder.empty() || !std::filesystem::exists(file))
+      throw_error(
+          ErrorCode::not_found,
+          "--kv {}: the model has no kv_sensitivity.json; measure it with `kvasir eval kv-sensitivity`",
+          spec);
+    choices = resolve_auto(*budget, file, layers, plain);
+  } else {
+    uniform = spec.empty() ? unlisted : parse_codec(spec, plain);
+  }
+  apply_overrides(request, layers, plain, choices);
+
+  bool encoded = false;
+  for (const SchemeLayer& layer : layers) {
+    const int index = layer.geometry.layer;
+    if (layer.kind != SchemeLayer::Kind::attention) {
+      if (uniform && !uniform->is_plain() && layer.kind != SchemeLayer::Kind::shares)
+        scheme.notes.push_back(fmt::format("layer {} {}: left as it is", index, kind_name(layer.kind)));
+      continue;
+    }
+    CodecPair codec = uniform.value_or(unlisted);
+    if (const auto chosen = choices.find(index); chosen != choices.end()) {
+      codec = chosen->second.codec;
+    } else {
+      check_codec(codec, layer.geometry, fmt::format("--kv {}", spec.empty() ? "default" : spec));
+    }
+    encoded = encoded || !codec.is_plain();
+    scheme.owners.push_back(layer.geometry);
+    scheme.codecs.push_back(codec);
+  }
+  if (uniform && !uniform->is_plain() && scheme.owners.empty())
+    throw_error(ErrorCode::unsupported,
+                "--kv {}: no layer of this model stores keys and values that can be encoded",
+                printable(spec));
+  if (request.start) {
+    if (*request.start < 0 || *request.start > INT32_MAX)
+      throw_error(ErrorCode::invalid_input, "--kv-start {}: expected 0 or more tokens (below 2^31)",
+                  *request.start);
+    if (*request.start > 0 && !encoded)
+      throw_error(
+          ErrorCode::invalid_input,
+          "--kv-start {}: no layer is encoded, so nothing converts; choose a codec with --kv or --kv-layer",
+          *request.start);
+    scheme.start = static_cast<int32_t>(*request.start);
+  }
+  if (request.plain && !encoded)
+    throw_error(ErrorCode::invalid_input,
+                "--kv-plain {}: no layer is encoded; --kv {} says it for plain caches", *request.plain,
+                *request.plain);
+  scheme.key = scheme_key(scheme.codecs, scheme.start);
+  return scheme;
+}
+
+size_t Scheme::bytes_per_token() const {
+  size_t bytes = 0;
+  for (size_t i = 0; i < owners.size(); ++i) bytes += layer_bytes(codecs[i], owners[i]);
+  return bytes;
+}
+
+namespace {
+
+// One plane without its T.
+std::string plane_key(const PlaneCodec& plane) {
+  switch (plane.kind) {
+    case PlaneCodec::Kind::plain:
+      return "plain";
+    case PlaneCodec::Kind::affine:
+      return fmt::format("affine-b{}g{}", plane.bits, plane.group);
+    case PlaneCodec::Kind::turbo_key:
+      return fmt::format("turbokey-b{}", plane.bits);
+    case PlaneCodec::Kind::rotated:
+      return fmt::format("rot-b{}", plane.bits);
+  }
+  return {};
+}
+
+// Scales that do not have T's dtype are an option of their own.
+std::string scale_suffix(const PlaneCodec& plane) {
+  return plane.kind == PlaneCodec::Kind::affine && plane.scale_dtype != plane.plain
+             ? fmt::format("-x{}", name(plane.scale_dtype))
+             : "";
+}
+
+}  // namespace
+
+std::string layer_key(const CodecPair& codec, int32_t start) {
+  const std::string tail = codec.is_plain() ? "" : fmt::format("-s{}", start);
+  if (codec.k.kind == PlaneCodec::Kind::turbo_key && codec.v.kind == PlaneCodec::Kind::rotated &&
+      codec.k.plain == codec.v.plain)
+    return fmt::format("turbo-k{}v{}-{}{}", codec.k.bits, codec.v.bits, name(codec.k.plain), tail);
+  if (codec.k == codec.v)
+    return fmt::format("{}-{}{}{}", plane_key(codec.k), name(codec.k.plain), scale_suffix(codec.k), tail);
+  return fmt::format("{}-{}{}+{}-{}{}{}", plane_key(codec.k), name(codec.k.plain), scale_suffix(codec.k),
+                     plane_key(codec.v), name(codec.v.plain), scale_suffix(codec.v), tail);
+}
+
+std::string scheme_key(std::span<const CodecPair> codecs, int32_t start) {
+  if (codecs.empty()) return "ssm";
+  std::string joined;
+  bool same = true;
+  const std::string first = layer_key(codecs[0], start);
+  for (const CodecPair& codec : codecs) {
+    const std::string key = layer_key(codec, start);
+    same = same && key == first;
+    if (!joined.empty()) joined += ',';
+    joined += key;
+  }
+  return same ? first : fmt::format("config-{:016x}", XXH64(joined.data(), joined.size(), 0));
+}
+
+std::string layer_signature(const CodecPair& codec, bool windowed) {
+  const std::string rotating = windowed ? "rotating-" : "";
+  if (codec.is_plain()) return windowed ? "kv:rotating-plain" : "kv:plain";
+  if (codec.k.kind == PlaneCodec::Kind::affine && codec.k == codec.v)
+    return fmt::format("kv:{}quant:{}:{}", rotating, codec.k.bits, codec.k.group);
+  if (codec.k.kind == PlaneCodec::Kind::turbo_key && codec.v.kind == PlaneCodec::Kind::rotated)
+    return fmt::format("kv:{}turboquant:{}:{}", rotating, codec.k.bits, codec.v.bits);
+  return fmt::format("kv:{}pair:{}+{}", rotating, plane_key(codec.k), plane_key(codec.v));
+}
+
+}  // namespace kvasir::kv

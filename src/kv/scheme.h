@@ -1,0 +1,78 @@
+// What `--kv` and its companions ask for, resolved against a model: one codec per cache-owning layer, when
+// rows convert, and the key of all that (kv-cache.md 4.1). What is accepted is what runs; everything else is
+// refused with the reason.
+//
+//   SPEC = f32 | f16 | bf16                         plain
+//        | affine:BITS[:GROUP][:SCALES]             MLX affine, 2 3 4 5 6 8 bits, groups of 32, 64 (default)
+//        or 128 channels;
+//                                                   SCALES f16 (default where T has 16 bits), bf16 or f32
+//                                                   (default where T is f32)
+//        | turbo[:K,V]                              TurboQuant; turbo alone is turbo:8,3
+//        | turbokey:BITS | rot:BITS                 one of its planes, on keys and values alike
+//        | KPLANE/VPLANE                            any two of f32 f16 bf16 affine:... turbokey:... rot:...
+//        | config[:FILE]                            per layer, from FILE or the model folder's kv_config.json
+//        | auto:BYTES                               per layer, at most BYTES per token in all, by the
+//        measured sensitivity table
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/cache_shape.h"
+
+namespace kvasir::kv {
+
+// A layer of the model, in order: kv-sharing, recurrent and MLA layers are listed so that naming one can be
+// refused by name.
+struct SchemeLayer {
+  enum class Kind : uint8_t { attention, shares, recurrent, mla };
+  Kind kind = Kind::attention;
+  LayerGeometry geometry;  // .layer is its index in the model; the rest matters for attention layers
+};
+
+struct SchemeRequest {
+  std::string spec;                   // --kv; empty: plain in the default dtype
+  std::vector<std::string> layers;    // --kv-layer A[-B]=SPEC, each
+  std::optional<int64_t> start;       // --kv-start
+  std::optional<std::string> plain;   // --kv-plain: T of encoded layers
+  Dtype default_plain = Dtype::bf16;  // of this build and activation mode (ruling 15)
+  std::filesystem::path
+      model_folder;  // where kv_config.json and kv_sensitivity.json are looked for; empty: none
+  bool empty() const { return spec.empty() && layers.empty() && !start && !plain; }
+};
+
+struct Scheme {
+  std::vector<LayerGeometry> owners;  // attention layers, in layer order
+  std::vector<CodecPair> codecs;      // [owners]
+  int32_t start = 0;
+  std::string key;                 // injective over everything that changes bytes
+  std::vector<std::string> notes;  // what a uniform scheme left alone, for fit, inspect and logs
+
+  CacheShape shape(int page_tokens, size_t state_bytes = 0) const {
+    return group_layers(owners, codecs, page_tokens, start, state_bytes);
+  }
+  size_t bytes_per_token() const;  // all layers, target codecs
+};
+
+// Throws Error{invalid_input} (grammar, ranges), Error{unsupported} (a codec that a layer cannot take, a
+// layer that has no KV of its own), Error{not_found} (config or table), Error{corrupt_file}.
+Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer> layers);
+
+// One SPEC without config and auto. `plain` is T of encoded planes.
+CodecPair parse_codec(std::string_view spec, Dtype plain);
+
+// "plain-bf16", "affine-b8g64-bf16-xf16-s0", "turbo-k8v3-bf16-s512", "affine-b8g64+rot-b4-...",
+// (kv-cache.md 4.1)
+std::string layer_key(const CodecPair& codec, int32_t start);
+// One key for all layers when they agree, else config-<16 hex of XXH64 over the layer keys>.
+std::string scheme_key(std::span<const CodecPair> codecs, int32_t start);
+
+// "kv:plain", "kv:rotating-quant:8:64", "kv:turboquant:8:3", ... (kv-cache.md 4.3): state identity of one
+// layer.
+std::string layer_signature(const CodecPair& codec, bool windowed);
+
+}  // namespace kvasir::kv

@@ -1,0 +1,296 @@
+#include "kv/scheme.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "kv/planes.h"
+
+namespace kvasir::kv {
+namespace {
+
+using Kind = PlaneCodec::Kind;
+
+std::vector<SchemeLayer> model(int layers, int head_dim = 64, int kv_heads = 3) {
+  std::vector<SchemeLayer> list;
+  for (int i = 0; i < layers; ++i) {
+    SchemeLayer layer;
+    layer.geometry = {.layer = i, .kv_heads = kv_heads, .head_dim_k = head_dim, .head_dim_v = head_dim};
+    list.push_back(layer);
+  }
+  return list;
+}
+
+SchemeRequest request(std::string spec) {
+  SchemeRequest r;
+  r.spec = std::move(spec);
+  return r;
+}
+
+std::string refusal(const SchemeRequest& r, const std::vector<SchemeLayer>& layers, ErrorCode code) {
+  try {
+    resolve_scheme(r, layers);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted: " << r.spec;
+  return {};
+}
+
+struct TempFolder {
+  std::filesystem::path path;
+  TempFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvasir-scheme-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~TempFolder() { std::filesystem::remove_all(path); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path / name) << text; }
+};
+
+TEST(Planes, BytesPerTokenOfTheSpec) {
+  // kv-cache.md 3: plain H (Dk + Dv) sz; affine b/8 + 4/g bytes an element with 16-bit scales; turbo D (kb +
+  // vb) / 8 + 3 D / 16.
+  const auto pair_bytes = [](const char* spec, Dtype plain, int d) {
+    const CodecPair codec = parse_codec(spec, plain);
+    return plane_bytes(codec.k, d) + plane_bytes(codec.v, d);
+  };
+  EXPECT_EQ(pair_bytes("bf16", Dtype::bf16, 128), 512u);
+  EXPECT_EQ(pair_bytes("turbo:8,3", Dtype::bf16, 128), 200u);
+  EXPECT_EQ(pair_bytes("affine:8:64", Dtype::bf16, 64), 2 * (64u + 4u));
+  EXPECT_EQ(pair_bytes("affine:4:32", Dtype::bf16, 64), 2 * (32u + 8u));
+  EXPECT_EQ(pair_bytes("affine:4:32", Dtype::f32, 64), 2 * (32u + 16u));
+  EXPECT_EQ(pair_bytes("rot:4", Dtype::bf16, 64), 2 * (32u + 4u));
+  EXPECT_EQ(planes(parse_codec("affine:5:32", Dtype::bf16), 64, 128), (std::vector<Plane>{{"Kq", "u5", 40},
+                                                                                          {"Ks", "f16", 4},
+                                                                                          {"Kb", "f16", 4},
+                                                                                          {"Vq", "u5", 80},
+                                                                                          {"Vs", "f16", 8},
+                                                                                          {"Vb", "f16", 8}}));
+  EXPECT_EQ(planes(parse_codec("turbo", Dtype::bf16), 64, 64), (std::vector<Plane>{{"kIdx", "i8", 64},
+                                                                                   {"kScales", "f16", 4},
+                                                                                   {"kZeros", "f16", 4},
+                                                                                   {"vPacked", "u3", 24},
+                                                                                   {"vScales", "f16", 4}}));
+}
+
+TEST(Scheme, Grammar) {
+  EXPECT_EQ(parse_codec("f16", Dtype::bf16), (CodecPair{{.plain = Dtype::f16}, {.plain = Dtype::f16}}));
+  const CodecPair affine = parse_codec("affine:4", Dtype::bf16);
+  EXPECT_EQ(affine.k, (PlaneCodec{Kind::affine, Dtype::bf16, 4, 64, Dtype::f16}));
+  EXPECT_EQ(affine.k, affine.v);
+  EXPECT_EQ(parse_codec("affine:8:32:bf16", Dtype::bf16).v,
+            (PlaneCodec{Kind::affine, Dtype::bf16, 8, 32, Dtype::bf16}));
+  EXPECT_EQ(parse_codec("affine:8:bf16", Dtype::bf16).v,
+            (PlaneCodec{Kind::affine, Dtype::bf16, 8, 64, Dtype::bf16}));
+  EXPECT_EQ(parse_codec("affine:8", Dtype::f32).v.scale_dtype, Dtype::f32);
+  EXPECT_EQ(parse_codec("turbo", Dtype::bf16), parse_codec("turbo:8,3", Dtype::bf16));
+  EXPECT_EQ(parse_codec("turbo:4,2", Dtype::bf16), parse_codec("turbokey:4/rot:2", Dtype::bf16));
+  EXPECT_EQ(parse_codec("rot:5", Dtype::bf16), parse_codec("rot:5/rot:5", Dtype::bf16));
+  EXPECT_EQ(parse_codec("affine:8/rot:4", Dtype::bf16).v.kind, Kind::rotated);
+  for (const char* bad : {"q8_0", "affine", "affine:", "affine:x", "affine:8:", "affine:8:64:i8",
+                          "affine:8:64:f16:1", "turbo:8", "turbo:8,3,2", "rot", "rot:4:2", "f32/f16/bf16",
+                          "/", "f16/", "", "bf16 ", "affine:-4", "affine:99999999999999999999"})
+    EXPECT_THROW(parse_codec(bad, Dtype::bf16), Error) << bad;
+}
+
+TEST(Scheme, DescribeIsTheGrammarsInverse) {
+  for (const char* spec : {"f32", "bf16", "affine:4:64", "affine:8:128:bf16", "turbo:8,3", "rot:5",
+                           "affine:8:64/rot:4", "f16/rot:3", "turbokey:5", "rot:4/affine:8:32"})
+    EXPECT_EQ(describe(parse_codec(spec, Dtype::bf16)), spec);
+}
+
+TEST(Scheme, DefaultsAndUniformChoices) {
+  const auto layers = model(4);
+  Scheme scheme = resolve_scheme(request(""), layers);
+  EXPECT_EQ(scheme.key, "plain-bf16");
+  EXPECT_EQ(scheme.bytes_per_token(), 4u * 3u * 256u);
+  scheme = resolve_scheme(request("affine:8"), layers);
+  EXPECT_EQ(scheme.key, "affine-b8g64-bf16-xf16-s0");
+  EXPECT_EQ(scheme.shape(64).groups.size(), 1u);
+  SchemeRequest r = request("turbo");
+  r.start = 512;
+  scheme = resolve_scheme(r, layers);
+  EXPECT_EQ(scheme.key, "turbo-k8v3-bf16-s512");
+  EXPECT_TRUE(scheme.shape(64).converts());
+  r.plain = "f32";
+  EXPECT_EQ(resolve_scheme(r, layers).codecs[0].k.plain, Dtype::f32);
+}
+
+TEST(Scheme, PerLayerOverrides) {
+  auto r = request("affine:4");
+  r.layers = {"0-1=affine:8", "3=bf16"};
+  const Scheme scheme = resolve_scheme(r, model(5));
+  EXPECT_EQ(scheme.codecs[0].k.bits, 8);
+  EXPECT_EQ(scheme.codecs[1].k.bits, 8);
+  EXPECT_EQ(scheme.codecs[2].k.bits, 4);
+  EXPECT_TRUE(scheme.codecs[3].is_plain());
+  EXPECT_EQ(scheme.codecs[4].k.bits, 4);
+  EXPECT_EQ(scheme.shape(64).groups.size(), 3u);
+  EXPECT_TRUE(scheme.key.starts_with("config-")) << scheme.key;
+  r.layers = {"0-2=affine:8", "2=bf16"};
+  EXPECT_NE(refusal(r, model(5), ErrorCode::invalid_input).find("layer 2 is also named"), std::string::npos);
+  for (const char* bad :
+       {"9=affine:8", "3-1=affine:8", "a=affine:8", "1", "1-2-3=f32", "-1=f32", "1=config"}) {
+    r.layers = {bad};
+    EXPECT_THROW(resolve_scheme(r, model(5)), Error) << bad;
+  }
+}
+
+TEST(Scheme, RefusesWhatALayerCannotTake) {
+  EXPECT_NE(refusal(request("affine:8:128"), model(2, 64), ErrorCode::unsupported)
+                .find("does not divide head_dim 64"),
+            std::string::npos);
+  EXPECT_NE(refusal(request("turbo"), model(2, 96), ErrorCode::unsupported).find("64, 128, 256, 512"),
+            std::string::npos);
+  EXPECT_NE(refusal(request("rot:7"), model(2), ErrorCode::unsupported).find("Lloyd-Max"), std::string::npos);
+  EXPECT_NE(refusal(request("affine:7"), model(2), ErrorCode::unsupported).find("7 bits"), std::string::npos);
+  EXPECT_NE(refusal(request("affine:8:48"), model(2), ErrorCode::unsupported).find("48"), std::string::npos);
+  EXPECT_NE(refusal(request("turbo:3,3"), model(2), ErrorCode::unsupported).find("layer 0"),
+            std::string::npos);
+}
+
+TEST(Scheme, RefusesSettingsThatWouldDoNothing) {
+  SchemeRequest r = request("bf16");
+  r.start = 100;
+  EXPECT_NE(refusal(r, model(2), ErrorCode::invalid_input).find("no layer is encoded"), std::string::npos);
+  r = request("affine:8");
+  r.start = -1;
+  refusal(r, model(2), ErrorCode::invalid_input);
+  r = request("bf16");
+  r.plain = "f16";
+  refusal(r, model(2), ErrorCode::invalid_input);
+  r = request("affine:8");
+  r.plain = "i8";
+  refusal(r, model(2), ErrorCode::invalid_input);
+  r = request("bf16");
+  r.start = 0;
+  EXPECT_EQ(resolve_scheme(r, model(2)).start, 0);
+}
+
+TEST(Scheme, LayersWithoutKvOfTheirOwn) {
+  auto layers = model(4);
+  layers[1].kind = SchemeLayer::Kind::recurrent;
+  layers[2].kind = SchemeLayer::Kind::shares;
+  layers[3].kind = SchemeLayer::Kind::mla;
+  const Scheme scheme = resolve_scheme(request("affine:8"), layers);
+  EXPECT_EQ(scheme.owners.size(), 1u);
+  EXPECT_EQ(scheme.notes.size(), 2u);
+  for (const char* named : {"1=affine:8", "2=affine:8", "3=affine:8"}) {
+    SchemeRequest r = request("");
+    r.layers = {named};
+    refusal(r, layers, ErrorCode::unsupported);
+  }
+  layers[0].kind = SchemeLayer::Kind::recurrent;
+  refusal(request("affine:8"), layers, ErrorCode::unsupported);
+}
+
+TEST(Scheme, ConfigFile) {
+  TempFolder folder;
+  SchemeRequest r = request("config");
+  EXPECT_NE(refusal(r, model(4), ErrorCode::not_found).find("no kv_config.json"), std::string::npos);
+  folder.write(
+      "kv_config.json",
+      R"([{"layer_idx":0,"bits":8,"group_size":32},{"layer_idx":2,"codec":"turbo:8,4"},{"layer_idx":3,"bits":4}])");
+  r.model_folder = folder.path;
+  Scheme scheme = resolve_scheme(r, model(4));
+  EXPECT_EQ(describe(scheme.codecs[0]), "affine:8:32");
+  EXPECT_TRUE(scheme.codecs[1].is_plain());
+  EXPECT_EQ(describe(scheme.codecs[2]), "turbo:8,4");
+  EXPECT_EQ(describe(scheme.codecs[3]), "affine:4:64");
+  r.layers = {"0=rot:4"};
+  EXPECT_EQ(describe(resolve_scheme(r, model(4)).codecs[0]), "rot:4");
+  r.layers.clear();
+  for (const char* bad :
+       {R"({})", R"([{"bits":8}])", R"([{"layer_idx":0,"bits":8},{"layer_idx":0,"bits":4}])",
+        R"([{"layer_idx":9,"bits":8}])", R"([{"layer_idx":0,"bits":7}])",
+        R"([{"layer_idx":0,"bits":8,"codec":"f32"}])", R"([{"layer_idx":0}])",
+        R"([{"layer_idx":0,"codec":3}])", R"([{"layer_idx":0,"bits":8,"group_size":"a"}])", "[",
+        R"([{"layer_idx":-1,"bits":8}])"}) {
+    folder.write("bad.json", bad);
+    EXPECT_THROW(resolve_scheme(request("config:" + (folder.path / "bad.json").string()), model(4)), Error)
+        << bad;
+  }
+  EXPECT_THROW(resolve_scheme(request("config:" + (folder.path / "none.json").string()), model(4)), Error);
+}
+
+TEST(Scheme, AutoTakesTheBestThatFits) {
+  TempFolder folder;
+  folder.write("kv_sensitivity.json", R"({"layers":[
+    {"layer_idx":0,"codecs":[{"codec":"affine:8","kl":0.001},{"codec":"affine:4","kl":0.5},{"codec":"rot:4","kl":0.3}]},
+    {"layer_idx":1,"codecs":[{"codec":"affine:8","kl":0.001},{"codec":"affine:4","kl":0.02},{"codec":"rot:4","kl":0.01}]}]})");
+  // One head of 64: affine:8 136 bytes, affine:4 72, rot:4 72 a layer.
+  const auto pick = [&](int64_t bytes) {
+    SchemeRequest r = request(fmt::format("auto:{}", bytes));
+    r.model_folder = folder.path;
+    const Scheme scheme = resolve_scheme(r, model(2, 64, 1));
+    EXPECT_LE(scheme.bytes_per_token(), static_cast<size_t>(bytes));
+    return describe(scheme.codecs[0]) + " " + describe(scheme.codecs[1]);
+  };
+  EXPECT_EQ(pick(272), "affine:8:64 affine:8:64");
+  EXPECT_EQ(pick(100000), "affine:8:64 affine:8:64");
+  EXPECT_EQ(pick(271), "affine:8:64 rot:4");
+  EXPECT_EQ(pick(208), "affine:8:64 rot:4");
+  EXPECT_EQ(pick(207), "rot:4 rot:4");
+  EXPECT_EQ(pick(144), "rot:4 rot:4");
+  SchemeRequest r = request("auto:143");
+  r.model_folder = folder.path;
+  EXPECT_NE(refusal(r, model(2, 64, 1), ErrorCode::invalid_input).find("144 bytes per token"),
+            std::string::npos);
+  r = request("auto:1000");
+  refusal(r, model(2), ErrorCode::not_found);
+  r.model_folder = folder.path;
+  refusal(r, model(3, 64, 1), ErrorCode::not_found);  // layer 2 was not measured
+  EXPECT_THROW(resolve_scheme(request("auto"), model(2)), Error);
+  EXPECT_THROW(resolve_scheme(request("auto:0"), model(2)), Error);
+}
+
+// P38: different bytes or arithmetic, different key.
+TEST(Scheme, KeysAreInjective) {
+  std::set<std::string> keys;
+  std::vector<PlaneCodec> planes;
+  for (const Dtype t : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    planes.push_back({.plain = t});
+    for (const int b : {2, 4, 8}) {
+      for (const int g : {32, 64})
+        for (const Dtype s : {Dtype::f32, Dtype::f16, Dtype::bf16})
+          planes.push_back({Kind::affine, t, b, g, s});
+      planes.push_back({Kind::turbo_key, t, b, 32});
+      planes.push_back({Kind::rotated, t, b, 32});
+    }
+  }
+  size_t count = 0;
+  for (const PlaneCodec& k : planes)
+    for (const PlaneCodec& v : planes)
+      for (const int32_t start : {0, 7}) {
+        if (start > 0 && CodecPair{k, v}.is_plain()) continue;
+        ++count;
+        EXPECT_TRUE(keys.insert(layer_key({k, v}, start)).second) << layer_key({k, v}, start);
+      }
+  EXPECT_EQ(keys.size(), count);
+  std::mt19937 random(3);
+  std::set<std::string> mixed;
+  std::set<std::vector<size_t>> lists;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<size_t> list{random() % planes.size(), random() % planes.size(), random() % planes.size()};
+    std::vector<CodecPair> codecs;
+    for (size_t p : list) codecs.push_back({planes[p], planes[p]});
+    if (lists.insert(list).second) {
+      EXPECT_TRUE(mixed.insert(scheme_key(codecs, 0)).second);
+    }
+  }
+}
+
+TEST(Scheme, Signatures) {
+  EXPECT_EQ(layer_signature(parse_codec("bf16", Dtype::bf16), false), "kv:plain");
+  EXPECT_EQ(layer_signature(parse_codec("bf16", Dtype::bf16), true), "kv:rotating-plain");
+  EXPECT_EQ(layer_signature(parse_codec("affine:8:32", Dtype::bf16), true), "kv:rotating-quant:8:32");
+  EXPECT_EQ(layer_signature(parse_codec("turbo", Dtype::bf16), false), "kv:turboquant:8:3");
+}
+
+}  // namespace
+}  // namespace kvasir::kv
