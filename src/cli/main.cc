@@ -29,11 +29,19 @@ int exit_status(ErrorCode code) {
   return kExitFailure;
 }
 
+// The command that was asked for, however deep (`eval logits`); the program itself when none was.
+const CLI::App& chosen_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
 int usage_error(const CLI::App& app, const std::string& message) {
   std::fprintf(stderr, "kvasir: %s\n", message.c_str());
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const std::string verb = chosen.empty() ? std::string() : " " + chosen.front()->get_name();
-  std::fprintf(stderr, "Try: kvasir%s --help\n", verb.c_str());
+  std::string words;
+  for (const CLI::App* command = &chosen_command(app); command != &app; command = command->get_parent())
+    words = " " + command->get_name() + words;
+  std::fprintf(stderr, "Try: kvasir%s --help\n", words.c_str());
   return kExitUsage;
 }
 
@@ -69,15 +77,13 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    std::fputs((chosen.empty() ? app : *chosen.front()).help("", CLI::AppFormatMode::Normal).c_str(), stdout);
+    std::fputs(chosen_command(app).help("", CLI::AppFormatMode::Normal).c_str(), stdout);
     return kExitDone;
   } catch (const CLI::CallForAllHelp&) {
     std::fputs(app.help("", CLI::AppFormatMode::All).c_str(), stdout);
     return kExitDone;
   } catch (const CLI::ExtrasError&) {
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    const CLI::App& where = chosen.empty() ? app : *chosen.front();
+    const CLI::App& where = chosen_command(app);
     const std::vector<std::string> extras = app.remaining(true);
     const std::string unknown = extras.empty() ? std::string("?") : extras.front();
     if (unknown.rfind('-', 0) == 0) {
@@ -85,8 +91,8 @@ int run(int argc, char** argv) {
       return usage_error(app, fmt::format("unknown flag {}{}", printable(unknown),
                                           near.empty() ? "" : ": did you mean " + near + "?"));
     }
-    const std::string near = chosen.empty() ? nearest_command(app, unknown) : std::string();
-    if (chosen.empty())
+    const std::string near = &where == &app ? nearest_command(app, unknown) : std::string();
+    if (&where == &app)
       return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown),
                                           near.empty() ? "" : ": did you mean " + near + "?"));
     return usage_error(app, fmt::format("unexpected argument '{}'", printable(unknown)));

@@ -13,7 +13,11 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
     : path_(std::move(path)),
       partial_(path_.string() + fmt::format(".partial-{}", ::getpid())),
       expected_(rows * columns) {
-  file_ = std::fopen(partial_.c_str(), "wbe");
+  // A device or a pipe (/dev/null, a FIFO) takes the stream itself: a file renamed onto it would replace it.
+  std::error_code ignored;
+  const std::filesystem::file_status there = std::filesystem::status(path_, ignored);
+  if (std::filesystem::exists(there) && std::filesystem::is_other(there)) partial_.clear();
+  file_ = std::fopen(partial_.empty() ? path_.c_str() : partial_.c_str(), "wbe");
   if (file_ == nullptr) fail("cannot be created");
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
@@ -39,7 +43,7 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
 NpyWriter::~NpyWriter() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  ::unlink(partial_.c_str());
+  if (!partial_.empty()) ::unlink(partial_.c_str());
 }
 
 void NpyWriter::fail(const char* what) {
@@ -47,7 +51,7 @@ void NpyWriter::fail(const char* what) {
   if (file_ != nullptr) {
     std::fclose(file_);
     file_ = nullptr;
-    ::unlink(partial_.c_str());
+    if (!partial_.empty()) ::unlink(partial_.c_str());
   }
   throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::not_found, "{}: {}: {}",
               printable(path_.string()), what, std::strerror(error));
@@ -61,13 +65,14 @@ void NpyWriter::write(std::span<const float> values) {
 
 void NpyWriter::finish() {
   KVASIR_CHECK(written_ == expected_);
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail("cannot be written");
+  if (std::fflush(file_) != 0 || (!partial_.empty() && ::fsync(::fileno(file_)) != 0))
+    fail("cannot be written");
   if (std::fclose(file_) != 0) {
     file_ = nullptr;
     fail("cannot be written");
   }
   file_ = nullptr;
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+  if (!partial_.empty() && ::rename(partial_.c_str(), path_.c_str()) != 0) {
     ::unlink(partial_.c_str());
     fail("cannot be renamed into place");
   }

@@ -24,7 +24,7 @@ class NpyWriter {
 
  private:
   [[noreturn]] void fail(const char* what);
-  std::filesystem::path path_, partial_;
+  std::filesystem::path path_, partial_;  // partial_ is empty when the path is a device or a pipe
   std::FILE* file_ = nullptr;
   int64_t expected_;
   int64_t written_ = 0;
