@@ -52,16 +52,18 @@ def write_logits(model, ids, out):
 
 def golden(model_name, ids, logits):
     positions = list(range(0, min(GOLDEN_TOKENS, len(ids)), GOLDEN_STEP))
-    kept, values = [], []
+    kept, values, largest = [], [], 0.0
     for position in positions:
         row = logits[position].astype(np.float64)
+        largest = max(largest, float(np.abs(row).max()))
         row -= row.max()
         row -= np.log(np.exp(row).sum())
         order = np.argsort(-row, kind="stable")[list(RANKS)]
         kept.append(order.tolist())
         values.append([round(float(row[i]), 5) for i in order])
-    return {"model": model_name, "tokens": min(GOLDEN_TOKENS, len(ids)), "ranks": list(RANKS), "positions": positions,
-            "ids": kept, "log_probs": values}
+    return {"model": model_name, "tokens": min(GOLDEN_TOKENS, len(ids)), "ranks": list(RANKS),
+            "max_abs_logit": round(largest, 4), "positions": positions, "ids": kept,
+            "log_probs": values}
 
 
 def main():
@@ -73,6 +75,7 @@ def main():
     parser.add_argument("--text-dir", type=pathlib.Path, default=root / "tests/data/text")
     parser.add_argument("--golden-dir", type=pathlib.Path)
     parser.add_argument("--tokens-only", action="store_true", help="write the token ids and stop")
+    parser.add_argument("--keep-logits", action="store_true", help="make the golden from the DIR/NAME.npy that exists")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
 
@@ -83,7 +86,8 @@ def main():
     if arguments.tokens_only:
         return
     npy = arguments.out / f"{arguments.name}.npy"
-    write_logits(load(arguments.model), ids, npy)
+    if not arguments.keep_logits:
+        write_logits(load(arguments.model), ids, npy)
     if arguments.golden_dir:
         arguments.golden_dir.mkdir(parents=True, exist_ok=True)
         (arguments.golden_dir / tokens_file).write_text(json.dumps(ids) + "\n")
