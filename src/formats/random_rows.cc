@@ -87,6 +87,15 @@ void random_bytes(uint64_t seed, uint64_t index, uint8_t* out, size_t count) {
   }
 }
 
+// Random codes of one block. TQ2_0 holds ternary digits in two bits: 3 becomes 1.
+void random_codes(StorageFormat format, uint64_t seed, uint64_t index, uint8_t* block) {
+  const auto size = static_cast<size_t>(info(format).block_bytes);
+  random_bytes(seed, index, block, size);
+  if (format != StorageFormat::tq2_0) return;
+  for (size_t i = 0; i < size; ++i)
+    block[i] &= static_cast<uint8_t>(~((block[i] & (block[i] >> 1) & 0x55) << 1));
+}
+
 constexpr size_t kLargestBlock = 256;
 
 }  // namespace
@@ -113,7 +122,7 @@ RandomRows::RandomRows(StorageFormat format, float deviation, uint64_t seed)
   float values[256];
   constexpr uint64_t kSamples = 64;
   for (uint64_t i = 0; i < kSamples; ++i) {
-    random_bytes(mix(seed), i, block, static_cast<size_t>(storage.block_bytes));
+    random_codes(format, mix(seed), i, block);
     set_scale(format, 1.0f, block);
     decode(block, values);
     for (int k = 0; k < storage.block_elements; ++k)
@@ -125,7 +134,7 @@ RandomRows::RandomRows(StorageFormat format, float deviation, uint64_t seed)
 }
 
 void RandomRows::random_block(uint64_t index, uint8_t* block) const {
-  random_bytes(seed_, index, block, static_cast<size_t>(info(format_).block_bytes));
+  random_codes(format_, seed_, index, block);
   // Scales vary from block to block, as in real files.
   const float spread = 0.75f + 0.5f * static_cast<float>(random_bits(~seed_, index) >> 40) * 0x1p-24f;
   set_scale(format_, scale_ * spread, block);
