@@ -129,6 +129,20 @@ BlockDecoder block_decoder(StorageFormat format) {
       return decode_tq1_0;
     case StorageFormat::tq2_0:
       return decode_tq2_0;
+    case StorageFormat::iq1_s:
+      return decode_iq1_s;
+    case StorageFormat::iq1_m:
+      return decode_iq1_m;
+    case StorageFormat::iq2_xxs:
+      return decode_iq2_xxs;
+    case StorageFormat::iq2_xs:
+      return decode_iq2_xs;
+    case StorageFormat::iq2_s:
+      return decode_iq2_s;
+    case StorageFormat::iq3_xxs:
+      return decode_iq3_xxs;
+    case StorageFormat::iq3_s:
+      return decode_iq3_s;
     default:
       return nullptr;
   }

@@ -39,5 +39,12 @@ void decode_q6_k(const uint8_t* block, float* out);
 void decode_iq4_xs(const uint8_t* block, float* out);
 void decode_tq1_0(const uint8_t* block, float* out);
 void decode_tq2_0(const uint8_t* block, float* out);
+void decode_iq1_s(const uint8_t* block, float* out);
+void decode_iq1_m(const uint8_t* block, float* out);
+void decode_iq2_xxs(const uint8_t* block, float* out);
+void decode_iq2_xs(const uint8_t* block, float* out);
+void decode_iq2_s(const uint8_t* block, float* out);
+void decode_iq3_xxs(const uint8_t* block, float* out);
+void decode_iq3_s(const uint8_t* block, float* out);
 
 }  // namespace kvasir::formats

@@ -1,6 +1,7 @@
 #include "formats/dequantize.h"
 
 #include <gtest/gtest.h>
+#include <openssl/sha.h>
 
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "formats/iq_grids.h"
 #include "formats/small_floats.h"
 
 namespace kvasir::formats {
@@ -62,6 +64,13 @@ std::vector<KnownAnswer> known_answers() {
       {F::nvfp4, {{0, {0x38, 0x40, 0x30, 0x01}}}, {-6, 2, -4, -3, 0x1p-10}, -4.4892578125, -176.3291015625},
       {F::tq2_0, {{64, kHalf}}, {1, -.5, .5, 1, -.5}, 64.5, 8622.5},
       {F::tq1_0, {{52, kHalf}}, {-.5, -.5, -.5, 0, -.5}, -1, -65.5},
+      {F::iq2_xxs, {{0, kHalf}}, {-29.5625, 29.5625, 13.5, -48.4375, -40.3125}, 381.875, 18396.5},
+      {F::iq2_xs, {{0, kHalf}}, {-5.5, 17.1875, -.5, -9.5, -9.5}, 745.25, 61599.0625},
+      {F::iq2_s, {{0, kHalf}}, {-72.5625, 42.1875, 2.5, -4.6875, 39.0625}, -400.3125, -31040.3125},
+      {F::iq3_xxs, {{0, kHalf}}, {-6.5, 4.5, -137.5, -27.5, -7.5}, -342, 1511.5},
+      {F::iq3_s, {{0, kHalf}}, {-40.5, 121.5, -42.5, -52.5, 112.5}, 728, 101395},
+      {F::iq1_s, {{0, kHalf}}, {-1.3125, .1875, -.9375, -3.9375, -2.1875}, 10, -5914.5},
+      {F::iq1_m, {}, {-.4375, 3.0625, -6.1875, .9375, -.9375}, 20.5, -1118},
       {F::q1_0, {{0, kHalf}}, {.5, -.5, -.5, .5, .5}, 0, -266},
       {F::q2_0, {{0, kHalf}}, {0, 0, 0, 0, .5}, 15, 406.5},
   };
@@ -72,6 +81,12 @@ TEST(Dequantize, KnownAnswers) {
     SCOPED_TRACE(name(known.format));
     std::vector<uint8_t> block(static_cast<size_t>(info(known.format).block_bytes));
     for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<uint8_t>(37 * i + 11);
+    if (known.format ==
+        F::iq1_m) {  // the f16 scale's nibbles: 0, 0, 8, 3 in the upper halves of four 16-bit words
+      const uint8_t nibbles[4] = {0, 0, 8, 3};
+      for (size_t k = 0; k < 4; ++k)
+        block[49 + 2 * k] = static_cast<uint8_t>((block[49 + 2 * k] & 15) | nibbles[k] << 4);
+    }
     for (const Patch& patch : known.patches)
       std::copy(patch.bytes.begin(), patch.bytes.end(), block.begin() + patch.offset);
     const int n = info(known.format).block_elements;
@@ -87,6 +102,24 @@ TEST(Dequantize, KnownAnswers) {
     EXPECT_EQ(sum, known.sum);
     EXPECT_EQ(weighted, known.weighted_sum);
   }
+}
+
+std::string sha256_16(const void* data, size_t size) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(static_cast<const unsigned char*>(data), size, digest);
+  std::string hex;
+  for (int i = 0; i < 8; ++i) hex += fmt::format("{:02x}", digest[i]);
+  return hex;
+}
+
+// formats.md 4.4: digests of ggml's tables.
+TEST(IqGrids, AreGgmls) {
+  EXPECT_EQ(sha256_16(kIq2XxsGrid.data(), sizeof kIq2XxsGrid), "05826b5d3e472a3a");
+  EXPECT_EQ(sha256_16(kIq2XsGrid.data(), sizeof kIq2XsGrid), "06e47aaca60b4dc1");
+  EXPECT_EQ(sha256_16(kIq2SGrid.data(), sizeof kIq2SGrid), "e1aa1473412b0552");
+  EXPECT_EQ(sha256_16(kIq3XxsGrid.data(), sizeof kIq3XxsGrid), "46e35f5a997efdee");
+  EXPECT_EQ(sha256_16(kIq3SGrid.data(), sizeof kIq3SGrid), "bd1af4945a1717c6");
+  EXPECT_EQ(sha256_16(kIq1Grid.data(), sizeof kIq1Grid), "07540ffc1aeaf6ad");
 }
 
 TEST(Dequantize, PlainFormats) {

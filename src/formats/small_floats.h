@@ -58,4 +58,35 @@ inline constexpr std::array<int8_t, 16> kE2m1Doubled = {0, 1,  2,  3,  4,  6,  8
 inline constexpr std::array<int8_t, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                       1,    13,   25,  38,  53,  69,  89,  113};
 
+// Encoders (formats.md 0.2). E4M3: round to nearest, ties to even; 448 and more, infinity and NaN give the
+// largest code.
+inline uint8_t f32_to_e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude >= 0x43E00000u) return sign | 0x7E;  // 448 and above
+  if (magnitude < 0x3C800000u) {  // below 2^-6: a multiple of 2^-9, rounded by the addition of 2^14
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0x1p14f)));
+  }
+  const uint32_t rounded = magnitude + 0x7FFFFu + ((magnitude >> 20) & 1u);
+  const uint32_t code = (rounded >> 20) - (120u << 3);
+  return static_cast<uint8_t>(sign | (code > 0x7E ? 0x7E : code));
+}
+
+// E2M1: nearest, ties to even codes; the sign bit is kept (also of zeros); NaN gives 7.
+inline uint8_t f32_to_e2m1(float value) {
+  if (value != value) return 7;
+  const float magnitude = value < 0 ? -value : value;
+  const int code = magnitude > 5        ? 7
+                   : magnitude >= 3.5f  ? 6
+                   : magnitude > 2.5f   ? 5
+                   : magnitude >= 1.75f ? 4
+                   : magnitude > 1.25f  ? 3
+                   : magnitude >= 0.75f ? 2
+                   : magnitude > 0.25f  ? 1
+                                        : 0;
+  return static_cast<uint8_t>(code | (std::bit_cast<uint32_t>(value) >> 28 & 8u));
+}
+
 }  // namespace kvasir::formats
