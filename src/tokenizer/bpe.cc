@@ -15,6 +15,8 @@ constexpr uint32_t kNoMerge = std::numeric_limits<uint32_t>::max();
 // Up to here finding the next merge by looking at every pair beats a queue.
 constexpr size_t kFewSymbols = 32;
 
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+
 std::string byte_token(unsigned byte) {
   return fmt::format("<0x{:02X}>", byte);
 }
@@ -59,6 +61,23 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<MergeText>& m
     if (b < 128) ascii_ids_[b] = vocabulary.find({&c, 1});
   }
   if (options_.unknown_token) unknown_ = vocabulary.find(*options_.unknown_token);
+
+  // A character that vanishes would let its neighbours meet across a cut: with cuts, every character must give a symbol.
+  // Byte tokens could join a cut on either side; merges of theirs (none are known) rule cuts out.
+  const bool may_cut = !options_.byte_level && !options_.ignore_merges && !options_.lenient_merges &&
+                       options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty() &&
+                       vocabulary.find(kSpaceMark) >= 0 &&
+                       (options_.unknown_token || (options_.byte_fallback && bytes_complete_));
+  if (may_cut) cut_before_ = kSpaceMark;
+  for (const MergeText& m : merges) {
+    if (cut_before_.empty()) break;
+    if (m.left.starts_with("<0x") || m.left == options_.unknown_token) cut_before_ = {};
+    if (!m.right.starts_with(kSpaceMark)) continue;
+    size_t last = m.left.size();
+    while (last > 0 && (static_cast<unsigned char>(m.left[--last]) & 0xC0) == 0x80) {
+    }
+    joined_.emplace(m.left.substr(last));
+  }
 
   // Three lookups a merge: a block's hashes are computed ahead, so that the cache misses overlap.
   struct Pending {
@@ -290,6 +309,25 @@ void BpeModel::encode_uncached(std::string_view piece, Workspace& workspace,
 }
 
 void BpeModel::encode(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const {
+  if (!cut_before_.empty()) {
+    size_t begin = 0;
+    std::string character;
+    for (size_t at = piece.find(cut_before_, 1); at != std::string_view::npos;
+         at = piece.find(cut_before_, at + cut_before_.size())) {
+      size_t last = at;
+      while (last > 0 && (static_cast<unsigned char>(piece[--last]) & 0xC0) == 0x80) {
+      }
+      character.assign(piece.substr(last, at - last));
+      if (joined_.contains(character)) continue;
+      encode_part(piece.substr(begin, at - begin), workspace, ids);
+      begin = at;
+    }
+    piece.remove_prefix(begin);
+  }
+  encode_part(piece, workspace, ids);
+}
+
+void BpeModel::encode_part(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const {
   std::span<const int32_t> known;
   if (workspace.cache.find(piece, known)) {
     ids.insert(ids.end(), known.begin(), known.end());

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "tokenizer/model.h"
@@ -85,6 +86,7 @@ class BpeModel final : public Model {
   size_t memory_bytes() const override { return merges_.memory_bytes(); }
 
  private:
+  void encode_part(std::string_view part, Workspace& workspace, std::vector<int32_t>& ids) const;
   void encode_uncached(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const;
   void make_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
   void merge_few(std::vector<Symbol>& symbols) const;
@@ -98,6 +100,11 @@ class BpeModel final : public Model {
       ascii_ids_;  // symbol of each ASCII character where there is neither prefix nor suffix
   bool bytes_complete_ = false;
   int32_t unknown_ = -1;
+  // Where pieces are whole texts (sentencepiece vocabularies), they are cut before each of these characters
+  // wherever no merge joins it to the character on its left: what is on either side cannot then touch. Empty:
+  // no cuts.
+  std::string_view cut_before_;
+  std::unordered_set<std::string> joined_;  // characters that some merge joins to cut_before_ on their right
   // Symbols that merges make but that are no tokens; their ids follow the vocabulary's.
   Vocabulary odd_;
 };

@@ -67,7 +67,7 @@ std::optional<PreKind> pre_kind(std::string_view name) {
                     Scan::wide_cjk_runs, Scan::digits}};
   }
   if (any({"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"})) {
-    return PreKind{{Scan::digits, Scan::gpt2}};
+    return PreKind{{Scan::numeric, Scan::gpt2}};
   }
   if (any({"falcon"})) return PreKind{{Scan::falcon_punctuation, Scan::gpt2, Scan::ascii_digit_triples}};
   if (any({"default"})) {
@@ -425,6 +425,10 @@ class Loader {
 };
 
 }  // namespace
+
+std::span<const std::string_view> end_texts() {
+  return kEndTexts;
+}
 
 Tokenizer Tokenizer::from_gguf(const GgufTokenizerData& data) {
   return Loader(data).load();

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/pre_tokenizer.h"
+
 namespace kvasir::tokenizer {
 
 // Remembers the ids of short pieces. One cache line an entry, one place a piece can be: a newer piece
@@ -54,8 +56,14 @@ struct Workspace {
     int32_t left, right, merged;
   };
   std::vector<Candidate> heap;
+  struct BestPath {
+    double score;
+    int32_t begin, id;  // begin -1: not reached
+  };
+  std::vector<BestPath> best;  // by byte position
   std::string text;
   std::vector<uint32_t> ends, more_ends;
+  Pieces pieces;
 };
 
 class Model {

@@ -1,6 +1,7 @@
 // The insides of a Tokenizer, for those who build one.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,8 +37,11 @@ struct Tokenizer::Parts {
   Vocabulary added;              // added tokens, by text; looked at before the model's
   std::vector<TokenKind> kinds;  // by id; empty where the source has none (tokenizer.json)
   std::vector<float> scores;     // by id, GGUF's
-  std::vector<bool> special;     // by id: hidden by skip_special
-  std::vector<bool> hidden;      // by id: decodes to nothing, always
+  // Added tokens that decode to another text than they are looked for by (tokenizer.json: their normalized
+  // text).
+  std::map<int32_t, std::string> respelled;
+  std::vector<bool> special;  // by id: hidden by skip_special
+  std::vector<bool> hidden;   // by id: decodes to nothing, always
   int32_t size = 0;
 
   bool repair_text = true;  // invalid UTF-8 becomes U+FFFD before anything else
@@ -64,8 +68,12 @@ struct Tokenizer::Parts {
   std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
+// Texts of tokens that end a turn or a text, in whatever vocabulary they appear.
+std::span<const std::string_view> end_texts();
+
 struct TokenizerBuilder {
   using Parts = Tokenizer::Parts;
+  static std::unique_ptr<Parts> load_json(const TokenizerFiles& files);
   static Tokenizer finish(std::unique_ptr<Parts> parts) { return Tokenizer(std::move(parts)); }
 };
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "tokenizer/character_sets.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
@@ -310,8 +311,19 @@ void cut_trailing_space(const Scanner& s, uint32_t offset, std::vector<uint32_t>
   if (done < s.size()) cut(s.size());
 }
 
-constexpr char kDeepseekLlmLetters[] =
-    R"(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)";
+// \s?[...]+ with the listed letters, as the pattern's author writes them: two neighbours without a hyphen.
+const std::string& listed_letters_pattern() {
+  static const std::string pattern = [] {
+    std::string text = "\\s?[";
+    for (const Range& r : kListedLetters) {
+      append_utf8(text, r.first);
+      if (r.last > r.first + 1) text += '-';
+      if (r.last > r.first) append_utf8(text, r.last);
+    }
+    return text + "]+";
+  }();
+  return pattern;
+}
 
 struct Named {
   Scan scan;
@@ -352,7 +364,7 @@ constexpr Named kNamed[] = {
     {Scan::newlines, "[\r\n]"},
     {Scan::letters_after_space, R"(\s?\p{L}+)"},
     {Scan::punctuation_after_space, R"(\s?\p{P}+)"},
-    {Scan::deepseek_llm_letters, kDeepseekLlmLetters},
+    {Scan::deepseek_llm_letters, {}},  // listed_letters_pattern()
     {Scan::deepseek_llm_punctuation, "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"},
     {Scan::trailing_space, R"(\s+$)"},
     {Scan::falcon_punctuation, R"([\p{P}\$\+<=>\^~\|`]+)"},
@@ -400,6 +412,11 @@ void scan(Scan pattern, std::string_view text, uint32_t offset, std::vector<uint
       return cut_matches(s, offset, ends, [](const Scanner& t, size_t i) -> size_t {
         const Character c = t.at(i);
         return c.is(kNumber) ? i + c.length : 0;
+      });
+    case Scan::numeric:
+      return cut_matches(s, offset, ends, [](const Scanner& t, size_t i) -> size_t {
+        const Character c = t.at(i);
+        return c.length && is_numeric(c.value) ? i + c.length : 0;
       });
     case Scan::digit_runs:
       return cut_matches(s, offset, ends, [](const Scanner& t, size_t i) {
@@ -464,7 +481,12 @@ void scan(Scan pattern, std::string_view text, uint32_t offset, std::vector<uint
   KVASIR_CHECK(false);
 }
 
+bool covers_all(Scan pattern) {
+  return pattern <= Scan::tekken;
+}
+
 std::string_view pattern_of(Scan pattern) {
+  if (pattern == Scan::deepseek_llm_letters) return listed_letters_pattern();
   for (const Named& n : kNamed) {
     if (n.scan == pattern) return n.pattern;
   }
@@ -473,6 +495,7 @@ std::string_view pattern_of(Scan pattern) {
 }
 
 std::optional<Scan> scanner_for(std::string_view regex) {
+  if (regex == listed_letters_pattern()) return Scan::deepseek_llm_letters;
   for (const Named& n : kNamed) {
     if (n.pattern == regex) return n.scan;
   }

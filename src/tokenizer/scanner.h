@@ -22,6 +22,7 @@ enum class Scan : uint8_t {
   tekken,
   deepseek_v3_words,         // third step of DeepSeek-V3
   digits,                    // each \p{N}
+  numeric,                   // each character that the Digits pre-tokenizer takes for one
   digit_runs,                // \p{N}+
   digit_triples,             // \p{N}{1,3}
   ascii_digit_triples,       // [0-9][0-9][0-9]
@@ -40,6 +41,9 @@ enum class Scan : uint8_t {
 // Cuts `text` (valid UTF-8, at most 2^32 - 1 bytes) into matches and the gaps between them ("isolated"), and
 // appends the end of each piece, plus `offset`, to `ends`. Empty pieces never appear.
 void scan(Scan pattern, std::string_view text, uint32_t offset, std::vector<uint32_t>& ends);
+
+// Whether every text is all matches, without gaps.
+bool covers_all(Scan pattern);
 
 // The regex that a scanner stands for, in Oniguruma's syntax.
 std::string_view pattern_of(Scan pattern);

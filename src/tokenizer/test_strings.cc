@@ -127,6 +127,13 @@ std::string test_bytes(uint64_t index) {
   return out;
 }
 
+std::vector<int32_t> test_ids(uint64_t index, uint64_t size) {
+  Random random(index * 0x2545F4914F6CDD1D + 3);
+  std::vector<int32_t> ids(random.below(20));
+  for (int32_t& id : ids) id = static_cast<int32_t>(random.below(size));
+  return ids;
+}
+
 uint64_t hash_ids(uint64_t state, std::span<const int32_t> ids) {
   constexpr uint64_t kPrime = 0x100000001B3;
   for (int32_t id : ids) state = (state ^ static_cast<uint64_t>(id)) * kPrime;

@@ -18,6 +18,7 @@ struct Fragments {
 
 std::string test_string(uint64_t index, const Fragments& fragments, std::span<const std::string> specials);
 std::string test_bytes(uint64_t index);
+std::vector<int32_t> test_ids(uint64_t index, uint64_t size);
 
 // FNV-1a, closed by the length.
 constexpr uint64_t kHashStart = 0xCBF29CE484222325;

@@ -98,7 +98,8 @@ bool Tokenizer::decode_token(int32_t id, const DecodeOptions& options, DecodeTok
   const auto i = static_cast<size_t>(id);
   if (p.hidden[i] || (options.skip_special && p.special[i])) return false;
   if (p.added.has(id)) {
-    token = {p.added.text(id), true};
+    const auto other = p.respelled.find(id);
+    token = {other == p.respelled.end() ? p.added.text(id) : std::string_view(other->second), true};
   } else if (p.vocabulary.has(id)) {
     token = {p.vocabulary.text(id), false};
   } else {

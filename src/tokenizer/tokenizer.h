@@ -32,19 +32,20 @@ struct DecodeOptions {
 
 struct GgufTokenizerData;
 
-// The files of a model folder that say something about its tokenizer.
+// The texts of the files in a model folder that say something about its tokenizer; empty where a file is
+// absent.
 struct TokenizerFiles {
   std::string_view tokenizer_json;
-  // Optional, empty when absent.
-  std::string_view tokenizer_config_json, special_tokens_map_json, added_tokens_json, generation_config_json,
-      config_json;
-  std::string name = "tokenizer.json";  // for messages
+  std::string_view tokenizer_config_json, special_tokens_map_json, added_tokens_json;
+  std::string_view generation_config_json, config_json;  // for the ids that end a generation
+  std::string name = "tokenizer.json";                   // for messages
 };
 
 class Tokenizer {
  public:
   // Throw Error{corrupt_file} or Error{unsupported} naming the member and what is wrong with it.
   static Tokenizer from_gguf(const GgufTokenizerData& data);
+  static Tokenizer from_files(const TokenizerFiles& files);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -20,6 +20,7 @@ class Trie {
   explicit Trie(std::vector<Item> items);
 
   bool empty() const { return nodes_.empty(); }
+  size_t memory_bytes() const { return nodes_.capacity() * sizeof(Node) + labels_.capacity(); }
   bool may_start(char byte) const { return root_[static_cast<unsigned char>(byte)] != kNone; }
 
   // on_match(length, value) for every key that is a prefix of `text`.

@@ -100,6 +100,12 @@ def raw_bytes(index):
     return bytes(out)
 
 
+def some_ids(index, size):
+    """A list of token ids below `size`."""
+    random = Random(index * 0x2545F4914F6CDD1D + 3)
+    return [random.below(size) for _ in range(random.below(20))]
+
+
 FNV_OFFSET, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Goldens for tokenizer.json: small tokenizers of every kind, and hashes of what the `tokenizers` package makes of
+10,000 strings (2,000 for the lesser kinds) and of lists of ids.
+
+    python tools/oracles/tokenizer_json_goldens.py tests/data/tokenizer
+
+Writes cases.json: "models" (trained here on the fragments), "cases" (the rest of each tokenizer.json, the name of its
+model, and the hashes). Made with tokenizers 0.23.3.
+"""
+import base64
+import json
+import pathlib
+import struct
+import sys
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+import tokenizer_strings as strings
+
+BLOCK = 500
+
+CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+PREFIX = r"[^\r\n\p{L}\p{N}]?"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# The letters that DeepSeek-LLM's pattern lists.
+LISTED = "".join("-".join(chr(int(c, 16)) for c in r.split("-")) for r in (
+    "41-5A 61-7A B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C "
+    "38E-3A1 3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B "
+    "1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 "
+    "1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC 1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 "
+    "2115 2119-211D 2124 2126 2128 212A-212D 212F-2134 2139 213C-213F 2145-2149 214E 2183 2184 2C00-2C7B "
+    "2C7E-2CE4 2CEB-2CEE 2CF2 2CF3 A640-A66D A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 "
+    "FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF "
+    "1E900-1E943 "
+).split())
+PATTERNS = {
+    "gpt2": [GPT2],
+    "llama3": [rf"{CONTRACTION}|{PREFIX}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{TAIL}"],
+    "minicpm5": [r"\p{N}{1,3}", rf"{CONTRACTION}|{PREFIX}\p{{L}}+|\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{TAIL}"],
+    "qwen2": [rf"{CONTRACTION}|{PREFIX}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{TAIL}"],
+    "qwen35": [rf"{CONTRACTION}|{PREFIX}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{TAIL}"],
+    "gpt4o": [rf"{PREFIX}[{UPPER}]*[{LOWER}]+{CONTRACTION}?|{PREFIX}[{UPPER}]+[{LOWER}]*{CONTRACTION}?|\p{{N}}{{1,3}}"
+              rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{TAIL}"],
+    "tekken": [rf"{PREFIX}[{UPPER}]*[{LOWER}]+|{PREFIX}[{UPPER}]+[{LOWER}]*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{TAIL}"],
+    "deepseek_v3": [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+                    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+                    "| ?[\\p{P}\\p{S}]+[\r\n]*|" + TAIL],
+    "deepseek_coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"],
+    "deepseek_llm": ["[\r\n]", rf"\s?[{LISTED}]+", "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}+"],
+    "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+    "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+}
+# Patterns without a scanner: alternation, classes with &&, lookbehind, possessive and lazy repeats, anchors, scripts.
+OTHER_PATTERNS = {
+    "words": r"\w+|[^\w\s]+",
+    "lookbehind": r"(?<=[a-z])(?=[A-Z])|\s+",
+    "intersection": r"[\p{L}&&[^\p{Lu}]]+",
+    "possessive": r"\p{Ll}++|\d{2,3}?|^.|.$",
+    "scripts": r"\p{Han}+|\p{Hiragana}+|\p{Katakana}+|\p{Hangul}+|\p{Cyrillic}+|[[:punct:]]+",
+    "folding": r"(?i:straße|k|ſ)+|\A.|.\z",
+}
+
+ADDED = [
+    {"content": "<s>", "special": True, "normalized": False}, {"content": "</s>", "special": True, "normalized": False},
+    {"content": "<|user|>", "special": True, "normalized": False, "rstrip": True},
+    {"content": "[MASK]", "special": True, "normalized": False, "lstrip": True},
+    {"content": "abc", "special": False, "normalized": True}, {"content": "abcd", "special": False, "normalized": False},
+    {"content": "the", "special": False, "normalized": True, "single_word": True},
+    {"content": "wörld", "special": False, "normalized": True}, {"content": " two  spaces", "special": False, "normalized": False},
+    {"content": "HELLO", "special": False, "normalized": True, "single_word": True, "lstrip": True, "rstrip": True},
+]
+SPECIALS = [token["content"] for token in ADDED] + ["ab abc abcd", "the_ the. bothe", "wo\u0308rld", "HELLO HELLO x", "<s><s>"]
+
+
+def corpus(fragments):
+    lines = fragments["lines"] * 4 + [" ".join(fragments["words"][i::7]) for i in range(7)] + fragments["emoji"]
+    return lines + [word + " " + word for word in fragments["words"]]
+
+
+def train(tokenizer, trainer, texts):
+    tokenizer.train_from_iterator(texts, trainer)
+    return json.loads(tokenizer.to_str())["model"]
+
+
+def make_models(texts):
+    made = {}
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made["bytes"] = train(tokenizer, trainers.BpeTrainer(vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False), texts)
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    byte_tokens = ["<0x%02X>" % b for b in range(256)]
+    made["fallback"] = train(tokenizer, trainers.BpeTrainer(vocab_size=900, special_tokens=["<unk>"] + byte_tokens, limit_alphabet=120, show_progress=False), texts)
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    made["suffix"] = train(tokenizer, trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], limit_alphabet=100, end_of_word_suffix="</w>", show_progress=False), texts)
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, continuing_subword_prefix="##"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    made["prefix"] = train(tokenizer, trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], limit_alphabet=100, continuing_subword_prefix="##", show_progress=False), texts)
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    made["unigram"] = train(tokenizer, trainers.UnigramTrainer(vocab_size=600, special_tokens=["<unk>", "<s>"], unk_token="<unk>", show_progress=False),
+                            [t for t in texts if max(map(ord, t)) < 0x180])
+    made["unigram_bytes"] = dict(made["unigram"], byte_fallback=True, vocab=made["unigram"]["vocab"][:400] + [[t, -20.0] for t in byte_tokens])
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made["wordpiece"] = train(tokenizer, trainers.WordPieceTrainer(vocab_size=600, special_tokens=["[UNK]", "[CLS]", "[SEP]"], limit_alphabet=200, show_progress=False), texts)
+
+    tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    made["wordlevel"] = train(tokenizer, trainers.WordLevelTrainer(vocab_size=300, special_tokens=["[UNK]"], show_progress=False), texts)
+    return made
+
+
+def charsmap(entries):
+    """A precompiled map (Darts double array) of {text: replacement}, built by first fit."""
+    trie = {}
+    texts = b""
+    for key, replacement in sorted(entries.items()):
+        node = trie
+        for b in key.encode():
+            node = node.setdefault(b, {})
+        node[None] = len(texts)
+        texts += replacement.encode() + b"\0"
+    units = {0: 0}
+    used = {0}
+    queue = [(0, trie)]
+    while queue:
+        at, node = queue.pop(0)
+        labels = [0 if b is None else b for b in node]
+        base = 1
+        while base == at or any((base ^ label) in used for label in labels) or (base ^ at) == 0:
+            base += 1
+        units[at] |= (base ^ at) << 10 | (0x100 if None in node else 0)
+        for b, child in node.items():
+            place = base ^ (0 if b is None else b)
+            used.add(place)
+            if b is None:
+                units[place] = 0x80000000 | child
+            else:
+                units[place] = b
+                queue.append((place, child))
+    size = (max(units) | 255) + 1
+    # Free units must not look like children: their label is one that no byte has.
+    array = [units.get(i, 0x80000000) for i in range(size)]
+    return base64.b64encode(struct.pack("<I", size * 4) + struct.pack(f"<{size}I", *array) + texts).decode()
+
+
+CHARSMAP = {"ﬁ": "fi", "ﬂ": "fl", "①": "1", "½": "1/2", "e\u0301": "é", "a\u0300": "à", "\t": " ", "\n": " ", "\u3000": " ", "Ａ": "A",
+            "ａ": "a", "㍿": "株式会社", "K": "K", "…": "...", "\u00a0": " ", "\u200b": "", "q\u0307": "Q", "\r": ""}
+
+
+def split(pattern, behavior="Isolated", invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+def sequence(*steps, kind="pretokenizers"):
+    return {"type": "Sequence", kind: list(steps)}
+
+
+def byte_level(prefix=False, regex=True):
+    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": regex}
+
+
+def metaspace(scheme="always", do_split=True):
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": do_split}
+
+
+def case(model, normalizer=None, pre=None, post=None, decoder=None, added=ADDED, count=2000, **changes):
+    return {"model": model, "normalizer": normalizer, "pre_tokenizer": pre, "post_processor": post, "decoder": decoder,
+            "added": added, "count": count, "changes": changes}
+
+
+def bert(**on):
+    return {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True, **on}
+
+
+def template(before, after):
+    pieces = ([{"SpecialToken": {"id": t, "type_id": 0}} for t in before] + [{"Sequence": {"id": "A", "type_id": 0}}]
+              + [{"SpecialToken": {"id": t, "type_id": 0}} for t in after])
+    return {"type": "TemplateProcessing", "single": pieces, "pair": pieces + [{"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {t: {"id": t, "ids": [7 + i, 3], "tokens": [t, t]} for i, t in enumerate(before + after)}}
+
+
+def make_cases():
+    bytes_decoder = byte_level()
+    spm_decoder = sequence({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+                           {"type": "Strip", "content": " ", "start": 1, "stop": 0}, kind="decoders")
+    spm_normalizer = sequence({"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, kind="normalizers")
+    cases = {}
+    for name, patterns in PATTERNS.items():
+        pre = byte_level() if name == "gpt2" else sequence(*[split(p) for p in patterns], byte_level(regex=False))
+        cases[f"pattern_{name}"] = case("bytes", pre=pre, decoder=bytes_decoder, count=10000)
+    cases["pattern_starcoder"] = case("bytes", pre=sequence({"type": "Digits", "individual_digits": True}, byte_level()), decoder=bytes_decoder, count=10000)
+    cases["bytes_prefix_space"] = case("bytes", pre=byte_level(prefix=True), decoder=bytes_decoder, post=byte_level())
+    cases["bytes_ignore_merges"] = case("bytes", pre=sequence(split(PATTERNS["llama3"][0]), byte_level(regex=False)), decoder=bytes_decoder,
+                                        post=sequence(byte_level(), template(["<s>"], ["</s>"]), kind="processors"), ignore_merges=True)
+    cases["bytes_nfc"] = case("bytes", normalizer={"type": "NFC"}, pre=sequence(split(PATTERNS["qwen2"][0]), byte_level(regex=False)), decoder=bytes_decoder, count=10000)
+    cases["bytes_removed"] = case("bytes", pre=sequence(split(PATTERNS["gpt4o"][0], "Removed", True), byte_level(regex=False)), decoder=bytes_decoder)
+    cases["bytes_normalizer"] = case("bytes", normalizer=sequence({"type": "Lowercase"}, {"type": "ByteLevel"}, kind="normalizers"), pre=split("Ġ", "MergedWithNext", kind="String"), decoder=bytes_decoder)
+    for name, pattern in OTHER_PATTERNS.items():
+        for i, behavior in enumerate(("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")):
+            cases[f"regex_{name}_{behavior}"] = case("bytes", pre=sequence(split(pattern, behavior, i % 2 == 0), byte_level(regex=False)), decoder=bytes_decoder, count=1000)
+    cases["fallback_llama"] = case("fallback", normalizer=spm_normalizer, decoder=spm_decoder, post=template(["<s>"], []), count=10000)
+    cases["fallback_gemma"] = case("fallback", normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, pre=split(" ", "MergedWithPrevious", kind="String"),
+                                   decoder=sequence({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, kind="decoders"), count=10000)
+    for scheme in ("always", "first", "never"):
+        for do_split in (True, False):
+            cases[f"metaspace_{scheme}_{do_split}"] = case("fallback", pre=metaspace(scheme, do_split), decoder=metaspace(scheme, do_split))
+    cases["metaspace_after_split"] = case("fallback", pre=sequence({"type": "WhitespaceSplit"}, metaspace("first")), decoder=metaspace("first"))
+    cases["no_fuse"] = case("fallback", pre=metaspace(), decoder=spm_decoder, fuse_unk=False, byte_fallback=False)
+    cases["unknown_dropped"] = case("fallback", pre=metaspace(), decoder=metaspace(), unk_token=None, byte_fallback=False)
+    cases["suffix"] = case("suffix", normalizer={"type": "Lowercase"}, pre={"type": "Whitespace"}, decoder={"type": "BPEDecoder", "suffix": "</w>"})
+    cases["prefix"] = case("prefix", pre={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": False})
+    t5 = sequence({"type": "Precompiled", "precompiled_charsmap": charsmap(CHARSMAP)}, {"type": "Strip", "strip_left": False, "strip_right": True},
+                  {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}, kind="normalizers")
+    cases["unigram"] = case("unigram", normalizer=t5, pre=metaspace(), decoder=metaspace(), post=template([], ["</s>"]), count=10000)
+    cases["unigram_whole"] = case("unigram", pre=None, decoder=metaspace("never"))
+    cases["unigram_bytes"] = case("unigram_bytes", normalizer={"type": "Nmt"}, pre=metaspace("first"), decoder=spm_decoder, count=10000)
+    bert_post = {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}
+    for cleanup in (True, False):
+        cases[f"wordpiece_{cleanup}"] = case("wordpiece", normalizer=bert(), pre={"type": "BertPreTokenizer"}, post=bert_post,
+                                             decoder={"type": "WordPiece", "prefix": "##", "cleanup": cleanup}, count=10000)
+    for name, on in {"cased": {"lowercase": False}, "accents": {"strip_accents": True, "lowercase": False}, "no_accents": {"strip_accents": False},
+                     "dirty": {"clean_text": False}, "no_chinese": {"handle_chinese_chars": False}}.items():
+        cases[f"bert_{name}"] = case("wordpiece", normalizer=bert(**on), pre={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}, max_input_chars_per_word=20)
+    cases["wordlevel"] = case("wordlevel", pre={"type": "Whitespace"}, count=10000)
+    cases["wordlevel_roberta"] = case("wordlevel", normalizer={"type": "Strip", "strip_left": True, "strip_right": False}, pre={"type": "WhitespaceSplit"},
+                                      post={"type": "RobertaProcessing", "sep": ["x", 5], "cls": ["y", 6], "trim_offsets": True, "add_prefix_space": False})
+    cases["ctc"] = case("wordlevel", pre={"type": "CharDelimiterSplit", "delimiter": "e"}, decoder={"type": "CTC", "pad_token": "the", "word_delimiter_token": "of", "cleanup": True})
+    for form in ("NFD", "NFKC", "NFKD", "Nmt", "StripAccents"):
+        cases[f"normal_{form}"] = case("bytes", normalizer={"type": form}, pre=byte_level(), decoder=bytes_decoder)
+    for name, pre in {"digits_runs": {"type": "Digits", "individual_digits": False}, "punctuation": {"type": "Punctuation"},
+                      "punctuation_merged": {"type": "Punctuation", "behavior": "MergedWithPrevious"}, "scripts": {"type": "UnicodeScripts"},
+                      "fixed": {"type": "FixedLength", "length": 3}, "bert_pre": {"type": "BertPreTokenizer"}, "whitespace": {"type": "Whitespace"}}.items():
+        cases[f"pre_{name}"] = case("bytes", pre=sequence(pre, byte_level(regex=False)), decoder=bytes_decoder)
+    cases["replace_regex"] = case("bytes", normalizer={"type": "Replace", "pattern": {"Regex": r"\s+|(?<=x)y*"}, "content": " $1"}, pre=byte_level(), decoder=bytes_decoder)
+    cases["no_added"] = case("fallback", pre=metaspace(), decoder=metaspace(), added=[])
+    return cases
+
+
+def tokenizer_json(entry, trained):
+    model = dict(trained[entry["model"]], **entry["changes"])
+    added = [{"id": 100000 + i, "single_word": False, "lstrip": False, "rstrip": False, **token} for i, token in enumerate(entry["added"])]
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": entry["normalizer"],
+            "pre_tokenizer": entry["pre_tokenizer"], "post_processor": entry["post_processor"], "decoder": entry["decoder"], "model": model}
+
+
+def hashes(tokenizer, texts, size):
+    out, state = [], strings.FNV_OFFSET
+    for i, text in enumerate(texts):
+        ids = tokenizer.encode(text, add_special_tokens=bool(i & 1)).ids
+        state = strings.hash_ids(state, ids)
+        if i % 5 == 0:
+            state = strings.hash_bytes(state, tokenizer.decode(ids, skip_special_tokens=bool(i & 2)).encode())
+        if i % 25 == 0:
+            state = strings.hash_bytes(state, tokenizer.decode(strings.some_ids(i, size), skip_special_tokens=False).encode())
+        if (i + 1) % BLOCK == 0:
+            out.append("%016x" % state)
+            state = strings.FNV_OFFSET
+    return out
+
+
+def main(out):
+    fragments = json.loads((out / "fragments.json").read_text())
+    previous = out / "cases.json"
+    # Trained models stay as they are once made: training is not what is tested.
+    trained = json.loads(previous.read_text())["models"] if previous.exists() else make_models(corpus(fragments))
+    texts = [strings.text(i, fragments, SPECIALS) for i in range(10000)]
+    cases = make_cases()
+    only = sys.argv[2:]
+    for name, entry in cases.items():
+        if only and name not in only:
+            continue
+        tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(entry, trained), ensure_ascii=False))
+        entry["hashes"] = hashes(tokenizer, texts[: entry["count"]], tokenizer.get_vocab_size(with_added_tokens=True))
+    text = {"specials": SPECIALS, "block": BLOCK, "models": trained, "cases": cases}
+    previous.write_text(json.dumps(text, ensure_ascii=False, separators=(",", ":")).replace('"cases":', '\n"cases":').replace('},"', '},\n"') + "\n")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
