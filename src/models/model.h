@@ -35,7 +35,7 @@ namespace kvasir::models {
 
 // How the inputs of matrix products and of attention's products are rounded.
 enum class Activations : uint8_t {
-  automatic,  // int8 when every linear weight has an integer form, else bf16
+  automatic,  // per weight: int8 where it has an integer form, f32 for f32 weights, else bf16
   f32,
   bf16,
   int8,
@@ -99,7 +99,7 @@ struct ModelInfo {
   std::string profile;
   std::string format;                          // "gguf", "safetensors", "mlx"
   std::string weight_formats;                  // "Q4_1 x 210, Q8_0 x 1, F32 x 61"
-  Activations activations = Activations::f32;  // resolved
+  Activations activations = Activations::f32;  // as asked for; `automatic` is resolved per weight
   IsaLevel isa = IsaLevel::generic;
   int layers = 0;
   int64_t hidden = 0;

@@ -1,0 +1,55 @@
+// Typed access to a parsed config.json (or what GGUF metadata was turned into), with errors that name the
+// field and the value.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvasir::models {
+
+class ConfigFields {
+ public:
+  // `object` outlives this; `where` is what messages call it ("config.json of SmolLM2").
+  ConfigFields(const nlohmann::json& object, std::string where);
+
+  const nlohmann::json& object() const { return *object_; }
+  const std::string& where() const { return where_; }
+
+  bool has(std::string_view key) const;                    // present and not null
+  const nlohmann::json* find(std::string_view key) const;  // null for absent or null
+
+  // Whole numbers in [1, 2^31 - 1] ("count") or [0, 2^31 - 1] ("size"); reals must be finite.
+  int64_t count(std::string_view key) const;
+  int64_t count(std::string_view key, int64_t otherwise) const;
+  int64_t size(std::string_view key, int64_t otherwise) const;
+  double real(std::string_view key) const;
+  double real(std::string_view key, double otherwise) const;
+  double positive(std::string_view key) const;
+  double positive(std::string_view key, double otherwise) const;
+  std::optional<double> find_real(std::string_view key) const;
+  bool flag(std::string_view key, bool otherwise) const;
+  std::optional<std::string> find_text(std::string_view key) const;
+  std::string text(std::string_view key, std::string_view otherwise) const;
+  std::optional<std::vector<int64_t>> find_integers(std::string_view key) const;
+  std::optional<std::vector<double>> find_reals(std::string_view key) const;
+  std::optional<std::vector<std::string>> find_texts(std::string_view key) const;
+
+  // The object under a key, as fields of its own.
+  std::optional<ConfigFields> find_object(std::string_view key) const;
+
+  // Error{invalid_input}: "<where>: <key> is <value>, expected <expected>".
+  [[noreturn]] void reject(std::string_view key, std::string_view expected) const;
+
+ private:
+  int64_t integer_in(std::string_view key, const nlohmann::json& value, int64_t least, int64_t most,
+                     std::string_view expected) const;
+
+  const nlohmann::json* object_;
+  std::string where_;
+};
+
+}  // namespace kvasir::models

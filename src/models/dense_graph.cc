@@ -1,0 +1,107 @@
+#include "models/dense_graph.h"
+
+#include "base/error.h"
+#include "models/modules/attention.h"
+#include "models/modules/linear.h"
+#include "models/modules/mlp.h"
+#include "models/modules/norm.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/gather_tokens/gather_tokens.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope/rope.h"
+
+namespace kvasir::models {
+namespace {
+
+using program::Axis;
+using program::ProgramBuilder;
+using program::ValueId;
+
+float round_to(Dtype dtype, double value) {
+  const auto f = static_cast<float>(value);
+  if (dtype == Dtype::bf16) return bf16_to_f32(f32_to_bf16(f));
+  if (dtype == Dtype::f16) return f16_to_f32(f32_to_f16(f));
+  return f;
+}
+
+ValueId layer_forward(GraphContext& context, int64_t layer, ValueId x, const std::vector<ValueId>& ropes) {
+  const ModelConfig& m = context.config;
+  ProgramBuilder& b = *context.builder;
+  const IsaLevel isa = context.options.isa;
+  const std::string p = context.layer_path(layer);
+  auto normed = [&](ValueId value, size_t which) {
+    return norm(context, value, p + m.names.norms[which], m.hidden);
+  };
+  switch (m.block) {
+    case Block::pre: {
+      if (m.residual_multiplier) {
+        const auto rho = static_cast<float>(*m.residual_multiplier);
+        const ValueId h =
+            ops::add(b, x, attention(context, layer, normed(x, 0), ropes, std::nullopt), isa, rho);
+        return ops::add(b, h, mlp(context, layer, normed(h, 1), std::nullopt), isa, rho);
+      }
+      const ValueId h = attention(context, layer, normed(x, 0), ropes, x);
+      return mlp(context, layer, normed(h, 1), h);
+    }
+    case Block::post: {
+      const ValueId h = ops::add(b, x, normed(attention(context, layer, x, ropes, std::nullopt), 0), isa);
+      return ops::add(b, h, normed(mlp(context, layer, h, std::nullopt), 1), isa);
+    }
+    case Block::sandwich: {
+      const ValueId h =
+          ops::add(b, x, normed(attention(context, layer, normed(x, 0), ropes, std::nullopt), 1), isa);
+      return ops::add(b, h, normed(mlp(context, layer, normed(h, 2), std::nullopt), 3), isa);
+    }
+    case Block::parallel: {
+      const ValueId y = normed(x, 0);
+      const ValueId both = mlp(context, layer, y, attention(context, layer, y, ropes, std::nullopt));
+      return ops::add(b, both, x, isa);
+    }
+  }
+  return x;
+}
+
+}  // namespace
+
+void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOptions& options,
+                       ProgramBuilder& trunk, ProgramBuilder& head) {
+  GraphContext context{m, weights, options, &trunk, {}};
+  const IsaLevel isa = options.isa;
+
+  // The embedding is packed once; a tied head multiplies with the same matrix.
+  const bool tied = m.tie == TieRule::always ||
+                    (m.tie == TieRule::from_checkpoint && !weights.has(m.names.head + ".weight"));
+  const std::vector<StoredMatrix> embed = weights.matrices({{m.names.embed, m.vocab, m.hidden, {}}});
+  ValueId h = ops::embed(trunk, embed[0].matrix, m.hidden, isa);
+  if (m.embed_multiplier) {
+    const Dtype dtype = m.embed_multiplier_rounded ? weights.storage_dtype(m.names.embed) : Dtype::f32;
+    h = ops::scale(trunk, h, round_to(dtype, *m.embed_multiplier), isa);
+  }
+  if (m.embed_norm) {
+    ops::RmsNormOptions norm_options;
+    norm_options.epsilon = m.epsilon;
+    h = ops::rms_norm(trunk, h, norm_options, isa);
+  }
+  std::vector<ValueId> ropes;
+  for (const RopeConfig& rope : m.ropes)
+    ropes.push_back(ops::rope_table(trunk, rope_table(rope, options.context), isa));
+  for (int64_t layer = 0; layer < m.layers; ++layer) h = layer_forward(context, layer, h, ropes);
+  trunk.output("hidden", h);
+
+  context.builder = &head;
+  context.prepared.clear();
+  ValueId x = ops::gather_tokens(head, head.input("hidden", Dtype::f32, Axis::tokens, {m.hidden}));
+  x = norm(context, x, m.names.final_norm, m.hidden);
+  if (m.head_input_divisor) x = ops::divide(head, x, static_cast<float>(*m.head_input_divisor), isa);
+  std::vector<VectorPart> bias;
+  if (m.head_bias) bias = {{m.names.head + ".bias", m.vocab, {}}};
+  const Linear projection = tied ? Linear(context, embed[0], m.names.embed)
+                                 : Linear(context, {{m.names.head, m.vocab, m.hidden, {}}}, bias);
+  ValueId logits = projection.apply(context, "logits", x);
+  if (m.final_softcap) logits = ops::softcap(head, logits, static_cast<float>(*m.final_softcap), isa);
+  if (m.logits_multiplier) logits = ops::scale(head, logits, static_cast<float>(*m.logits_multiplier), isa);
+  if (m.logits_divisor) logits = ops::divide(head, logits, static_cast<float>(*m.logits_divisor), isa);
+  head.output("logits", logits);
+}
+
+}  // namespace kvasir::models

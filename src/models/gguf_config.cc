@@ -1,0 +1,266 @@
+#include "models/gguf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "models/profiles.h"
+
+namespace kvasir::models {
+namespace {
+
+using formats::GgufFile;
+using nlohmann::json;
+
+constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
+    {"apertus", "apertus", false},    {"cohere2", "cohere2", false},
+    {"command-r", "cohere", false},   {"ernie4_5", "ernie4_5", false},
+    {"exaone", "exaone", false},      {"exaone4", "exaone4", false},
+    {"gemma", "gemma", false},        {"gemma2", "gemma2", false},
+    {"gemma3", "gemma3_text", false}, {"glm4", "glm4", false},
+    {"granite", "granite", true},     {"hunyuan-dense", "hunyuan_v1_dense", false},
+    {"internlm2", "internlm2", true}, {"llama", "llama", true},
+    {"minicpm", "minicpm", true},     {"mistral3", "ministral3", true},
+    {"nemotron", "nemotron", false},  {"olmo", "olmo", true},
+    {"olmo2", "olmo2", false},        {"phi2", "phi", false},
+    {"phi3", "phi3", false},          {"qwen2", "qwen2", false},
+    {"qwen3", "qwen3", false},        {"qwen3moe", "qwen3_moe", false},
+    {"seed_oss", "seed_oss", false},  {"smollm3", "smollm3", true},
+    {"stablelm", "stablelm", false},  {"starcoder2", "starcoder2", false},
+});
+
+class Metadata {
+ public:
+  Metadata(const GgufFile& file, std::string_view architecture)
+      : file_(file), prefix_(std::string(architecture) + ".") {}
+
+  std::optional<uint64_t> count(std::string_view key) const {
+    return file_.find_count(prefix_ + std::string(key));
+  }
+  std::optional<double> real(std::string_view key) const {
+    return file_.find_real(prefix_ + std::string(key));
+  }
+  std::optional<std::string_view> text(std::string_view key) const {
+    return file_.find_string(prefix_ + std::string(key));
+  }
+
+  // {key: value} for keys that are present.
+  void copy_count(std::string_view key, json& out, const char* field) const {
+    if (const auto value = count(key)) out[field] = *value;
+  }
+  void copy_real(std::string_view key, json& out, const char* field) const {
+    if (const auto value = real(key)) out[field] = *value;
+  }
+  // A count for all layers or a list with one each, which must then agree.
+  void copy_uniform_count(std::string_view key, uint64_t layers, json& out, const char* field) const {
+    const auto list = file_.find_counts_per_layer(prefix_ + std::string(key), layers);
+    if (!list || list->empty()) return;
+    for (uint64_t value : *list)
+      if (value != list->front())
+        throw_error(ErrorCode::unsupported,
+                    "{}: {}{} differs between layers; this family needs one value for all", file_.path(),
+                    prefix_, key);
+    out[field] = list->front();
+  }
+
+ private:
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+json rope_scaling(const Metadata& m) {
+  json scaling;
+  const std::string type(m.text("rope.scaling.type").value_or("none"));
+  if (const auto legacy = m.real("rope.scale_linear"); legacy && type == "none" && *legacy != 1.0)
+    return json{{"rope_type", "linear"}, {"factor", *legacy}};
+  if (type == "none") return nullptr;
+  scaling["rope_type"] = type;
+  m.copy_real("rope.scaling.factor", scaling, "factor");
+  m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings");
+  m.copy_real("rope.scaling.attn_factor", scaling, "attention_factor");
+  m.copy_real("rope.scaling.yarn_beta_fast", scaling, "beta_fast");
+  m.copy_real("rope.scaling.yarn_beta_slow", scaling, "beta_slow");
+  return scaling;
+}
+
+// What the metadata says, in the words of config.json.
+json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
+  const Metadata m(file, architecture.name);
+  json t;
+  t["model_type"] = architecture.model_type;
+  m.copy_count("block_count", t, "num_hidden_layers");
+  m.copy_count("embedding_length", t, "hidden_size");
+  m.copy_count("context_length", t, "max_position_embeddings");
+  if (const auto vocab = m.count("vocab_size"))
+    t["vocab_size"] = *vocab;
+  else if (const auto tokens = file.find_strings("tokenizer.ggml.tokens"))
+    t["vocab_size"] = tokens->size();
+  const uint64_t layers = m.count("block_count").value_or(0);
+  if (layers > 10000)
+    throw_error(ErrorCode::invalid_input, "{}: {} layers, expected at most 10000", file.path(), layers);
+  m.copy_uniform_count("feed_forward_length", layers, t, "intermediate_size");
+  m.copy_uniform_count("attention.head_count", layers, t, "num_attention_heads");
+  m.copy_uniform_count("attention.head_count_kv", layers, t, "num_key_value_heads");
+  const auto key = m.count("attention.key_length"), value = m.count("attention.value_length");
+  if (key && value && *key != *value)
+    throw_error(ErrorCode::unsupported,
+                "{}: keys of {} and values of {} elements; this family needs them equal", file.path(), *key,
+                *value);
+  const uint64_t hidden = m.count("embedding_length").value_or(0);
+  if (key)
+    t["head_dim"] = *key;
+  else if (t.contains("num_attention_heads") && t["num_attention_heads"].get<uint64_t>() > 0)
+    t["head_dim"] = hidden / t["num_attention_heads"].get<uint64_t>();
+
+  const auto rms = m.real("attention.layer_norm_rms_epsilon"),
+             layer_norm = m.real("attention.layer_norm_epsilon");
+  if (rms) t["rms_norm_eps"] = *rms;
+  if (layer_norm)
+    for (const char* name : {"layer_norm_eps", "norm_epsilon", "norm_eps"}) t[name] = *layer_norm;
+
+  m.copy_real("rope.freq_base", t, "rope_theta");
+  if (const json scaling = rope_scaling(m); !scaling.is_null()) t["rope_scaling"] = scaling;
+  if (const auto dims = m.count("rope.dimension_count"); dims && t.contains("head_dim")) {
+    const uint64_t head_dim = t["head_dim"].get<uint64_t>();
+    if (*dims != 0 && *dims < head_dim)
+      t["partial_rotary_factor"] = static_cast<double>(*dims) / static_cast<double>(head_dim);
+    if (*dims == head_dim && (architecture.model_type == "stablelm" || architecture.model_type == "phi" ||
+                              architecture.model_type == "glm4" || architecture.model_type == "nemotron"))
+      t["partial_rotary_factor"] = 1.0;
+  }
+  m.copy_count("attention.sliding_window", t, "sliding_window");
+  m.copy_real("attn_logit_softcapping", t, "attn_logit_softcapping");
+  m.copy_real("final_logit_softcapping", t, "final_logit_softcapping");
+  m.copy_count("expert_count", t, "num_experts");
+  m.copy_count("expert_used_count", t, "num_experts_per_tok");
+  m.copy_count("expert_feed_forward_length", t, "moe_intermediate_size");
+
+  const std::string_view type = architecture.model_type;
+  if (type == "qwen3_moe") {
+    t["norm_topk_prob"] = true;
+  } else if (type == "gemma3_text") {
+    m.copy_real("rope.freq_base_swa", t, "rope_local_base_freq");
+    m.copy_count("attention.sliding_window_pattern", t, "sliding_window_pattern");
+    // The 27B model scales by its width per head, the others by their head_dim.
+    t["query_pre_attn_scalar"] = layers == 62 ? hidden / t.value("num_attention_heads", uint64_t{1})
+                                              : t.value("head_dim", uint64_t{256});
+    if (layers == 62 && !t.contains("rope_scaling")) t["rope_scaling"] = nullptr;
+  } else if (type == "gemma2") {
+    // 27B (46 layers): 4608 / 32; the others their head_dim.
+    t["query_pre_attn_scalar"] = layers == 46 ? hidden / t.value("num_attention_heads", uint64_t{1})
+                                              : t.value("head_dim", uint64_t{256});
+  } else if (type == "granite") {
+    m.copy_real("attention.scale", t, "attention_multiplier");
+    m.copy_real("embedding_scale", t, "embedding_multiplier");
+    m.copy_real("residual_scale", t, "residual_multiplier");
+    m.copy_real("logit_scale", t, "logits_scaling");
+  } else if (type == "cohere" || type == "cohere2") {
+    m.copy_real("logit_scale", t, "logit_scale");
+    t["use_qk_norm"] = file.find_tensor("blk.0.attn_q_norm.weight") != nullptr;
+  } else if (type == "stablelm") {
+    t["use_parallel_residual"] = file.find_tensor("blk.0.ffn_norm.weight") == nullptr;
+    t["qk_layernorm"] = file.find_tensor("blk.0.attn_q_norm.weight") != nullptr;
+  } else if (type == "olmo") {
+    m.copy_real("attention.clamp_kqv", t, "clip_qkv");
+  } else if (type == "minicpm") {
+    t["scale_emb"] = m.real("embedding_scale").value_or(12.0);
+    const double residual =
+        m.real("residual_scale")
+            .value_or(1.4 / std::sqrt(static_cast<double>(std::max<uint64_t>(1, layers))));
+    t["scale_depth"] = residual * std::sqrt(static_cast<double>(std::max<uint64_t>(1, layers)));
+    t["dim_model_base"] =
+        m.real("logit_scale") ? static_cast<double>(hidden) * 1.0 / *m.real("logit_scale") : 256.0;
+  } else if (type == "ministral3") {
+    json parameters = t.contains("rope_scaling") ? t["rope_scaling"] : json{{"rope_type", "default"}};
+    t.erase("rope_scaling");
+    if (t.contains("rope_theta")) parameters["rope_theta"] = t["rope_theta"];
+    parameters["llama_4_scaling_beta"] = m.real("attention.temperature_scale").value_or(0.0);
+    if (!parameters.contains("original_max_position_embeddings"))
+      parameters["original_max_position_embeddings"] = t.value("max_position_embeddings", uint64_t{1});
+    t["rope_parameters"] = parameters;
+  }
+  return t;
+}
+
+// GGUF's names in the places of the publisher's.
+void rename_tensors(const GgufFile& file, ModelConfig& config) {
+  auto has = [&](const char* name) { return file.find_tensor(name) != nullptr; };
+  WeightNames& n = config.names;
+  n.embed = "token_embd";
+  n.final_norm = "output_norm";
+  n.head = "output";
+  n.layer = "blk.{i}.";
+  if (config.block == Block::post)
+    n.norms = {"post_attention_norm", "post_ffw_norm", "", ""};
+  else if (config.block == Block::sandwich)
+    n.norms = {"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"};
+  else
+    n.norms = {"attn_norm", "ffn_norm", "", ""};
+  n.q = "attn_q";
+  n.k = "attn_k";
+  n.v = "attn_v";
+  n.o = "attn_output";
+  n.qkv = "attn_qkv";
+  n.q_norm = "attn_q_norm";
+  n.k_norm = "attn_k_norm";
+  n.gate = "ffn_gate";
+  n.up = "ffn_up";
+  n.down = "ffn_down";
+  n.gate_up = "ffn_up";
+  n.router = "ffn_gate_inp";
+  n.experts = "ffn_{}_exps";
+  config.fused_qkv = has("blk.0.attn_qkv.weight") ? FusedQkv::concat : FusedQkv::none;
+  config.fused_mlp = config.gated && !has("blk.0.ffn_gate.weight") && !has("blk.0.ffn_gate_inp.weight") &&
+                             has("blk.0.ffn_up.weight")
+                         ? FusedMlp::gate_up
+                         : FusedMlp::none;
+  config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
+  config.o_bias = has("blk.0.attn_output.bias");
+  config.mlp_bias = has("blk.0.ffn_up.bias");
+  config.head_bias = has("output.bias");
+  if (config.qk_norm == QkNorm::head_layer_norm_list)
+    config.qk_norm = QkNorm::head_layer_norm;  // stacked by the converter
+  if (config.tie == TieRule::always && has("output.weight")) config.tie = TieRule::never;
+  config.drop = {R"(^rope_(freqs|factors_long|factors_short)\.weight$)", R"(\.attn_rot_embd(\.weight)?$)",
+                 R"(^rope_freqs$)"};
+}
+
+}  // namespace
+
+std::span<const GgufArchitecture> gguf_architectures() {
+  return kArchitectures;
+}
+
+ModelConfig parse_gguf_config(const GgufFile& file) {
+  const std::string architecture(file.string("general.architecture"));
+  const auto found = std::find_if(kArchitectures.begin(), kArchitectures.end(),
+                                  [&](const GgufArchitecture& a) { return a.name == architecture; });
+  if (found == kArchitectures.end()) unsupported_architecture(file.path(), architecture);
+
+  const json t = to_config(file, *found);
+  ModelConfig config = parse_config(t, nullptr, file.path());
+  config.gguf = true;
+  config.permuted_qk = found->permuted_qk;
+  // The converters of these families store 1 + gain.
+  if (config.norm == NormKind::rms_plus_one || config.norm == NormKind::layer_norm_plus_one)
+    config.gain_offset = 0;
+  // llama.cpp multiplies by the unrounded root; the publisher rounds it to the dtype of the embedding, which
+  // is no longer known.
+  config.embed_multiplier_rounded = false;
+  rename_tensors(file, config);
+
+  config.eos_ids.clear();
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (const auto id = file.find_count(key); id && *id < static_cast<uint64_t>(config.vocab))
+      if (std::find(config.eos_ids.begin(), config.eos_ids.end(), static_cast<int32_t>(*id)) ==
+          config.eos_ids.end())
+        config.eos_ids.push_back(static_cast<int32_t>(*id));
+  if (const auto id = file.find_count("tokenizer.ggml.bos_token_id");
+      id && *id < static_cast<uint64_t>(config.vocab))
+    config.bos_id = static_cast<int32_t>(*id);
+  return config;
+}
+
+}  // namespace kvasir::models

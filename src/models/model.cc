@@ -1,0 +1,311 @@
+#include "models/model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "formats/checkpoint.h"
+#include "kv/cache_shape.h"
+#include "models/config.h"
+#include "models/dense_graph.h"
+#include "models/gguf_config.h"
+#include "models/profiles.h"
+#include "models/weights.h"
+
+namespace kvasir::models {
+namespace {
+
+using formats::Checkpoint;
+
+// Everything that is decided before a weight is read.
+struct Opened {
+  Checkpoint checkpoint;
+  ModelConfig config;
+  Profile profile;
+};
+
+Opened open_model(const std::filesystem::path& path) {
+  Checkpoint checkpoint = Checkpoint::open(path);
+  ModelConfig config;
+  if (checkpoint.gguf() != nullptr)
+    config = parse_gguf_config(*checkpoint.gguf());
+  else
+    config =
+        parse_config(checkpoint.config(), checkpoint.generation_config(), (path / "config.json").string());
+  Profile profile = resolve_profile(config);
+  select_implementation(profile);
+  checkpoint.read_headers();
+  if (config.gguf) {
+    // Rows of the table past the vocabulary are cut, or the vocabulary is what the table has.
+    const formats::TensorEntry& embed = checkpoint.tensor(config.names.embed + ".weight");
+    if (embed.rows() < config.vocab) config.vocab = embed.rows();
+  }
+  return {std::move(checkpoint), std::move(config), std::move(profile)};
+}
+
+void check_options(const LoadOptions& options) {
+  auto require = [](bool ok, std::string_view name, int64_t value, std::string_view expected) {
+    if (!ok) throw_error(ErrorCode::invalid_input, "{} is {}, expected {}", name, value, expected);
+  };
+  require(options.threads >= 1, "threads", options.threads, "at least 1");
+  require(options.rows >= 1, "batch", options.rows, "at least 1");
+  require(options.chunk >= options.rows, "chunk", options.chunk, "at least the batch");
+  require(options.logits >= 0 && options.logits <= options.chunk, "logits rows", options.logits,
+          "0 to the chunk");
+  require(options.context >= 0 && options.context <= 2147483647, "context", options.context,
+          "a whole number of tokens");
+  require(options.kv_start >= 0, "kv start", options.kv_start, "at least 0");
+}
+
+int64_t context_limit(const ModelConfig& config, const LoadOptions& options, const std::string& path) {
+  if (options.context > 0) return options.context;
+  if (config.max_position > 0) return config.max_position;
+  throw_error(ErrorCode::invalid_input,
+              "{}: the model declares no context limit (max_position_embeddings); give one with --context",
+              path);
+}
+
+// The rounding of attention's operands. With automatic activations it follows the first projection's.
+bool wants_f32(const ModelConfig& config, WeightStore& weights, const LoadOptions& options) {
+  if (options.activations != Activations::automatic) return options.activations == Activations::f32;
+  std::string path =
+      config.names.layer + (config.fused_qkv == FusedQkv::none ? config.names.q : config.names.qkv);
+  path.replace(path.find("{i}"), 3, "0");
+  return ops::automatic_mode(weights.format(path)) == ops::ActivationMode::f32;
+}
+
+struct Layers {
+  std::vector<KvGroup> groups;
+  std::vector<MaskClass> masks;
+  std::vector<LayerKv> kv;
+  size_t kv_bytes = 0;
+};
+
+Layers plan_layers(const ModelConfig& config, const LoadOptions& options, int64_t context, bool f32) {
+  Layers out;
+  std::vector<kv::LayerGeometry> owners;
+  std::vector<kv::CodecPair> codecs;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    kv::LayerGeometry owner;
+    owner.layer = static_cast<int>(i);
+    owner.kv_heads = static_cast<int>(config.kv_heads);
+    owner.head_dim_k = owner.head_dim_v = static_cast<int>(config.head_dim);
+    owner.window = config.layer[static_cast<size_t>(i)].window;
+    owners.push_back(owner);
+    if (options.kv) {
+      codecs.push_back(
+          options.kv({owner.layer, owner.kv_heads, owner.head_dim_k, owner.head_dim_v, owner.window}));
+    } else {
+      kv::PlaneCodec plain;
+      plain.plain = f32 ? Dtype::f32 : Dtype::bf16;
+      codecs.push_back({plain, plain});
+    }
+  }
+  const kv::CacheShape shape =
+      kv::group_layers(owners, codecs, options.page_tokens, static_cast<int32_t>(options.kv_start));
+  out.kv.resize(owners.size());
+  for (size_t g = 0; g < shape.groups.size(); ++g) {
+    KvGroup group;
+    group.geometry = shape.groups[g].geometry;
+    for (int owner : shape.groups[g].owners) group.layers.push_back(owners[static_cast<size_t>(owner)].layer);
+    const auto layout = kv::PageLayout::make(group.geometry, options.isa);
+    group.page_bytes = layout->page_bytes();
+    group.bytes_per_token = (group.page_bytes + static_cast<size_t>(options.page_tokens) - 1) /
+                            static_cast<size_t>(options.page_tokens);
+    // Layers of one group see the same keys.
+    const auto same = std::find_if(out.masks.begin(), out.masks.end(), [&](const MaskClass& mask) {
+      return mask.window == group.geometry.window;
+    });
+    const auto mask = static_cast<int>(same - out.masks.begin());
+    if (same == out.masks.end()) out.masks.push_back({group.geometry.window});
+    for (size_t i = 0; i < group.layers.size(); ++i)
+      out.kv[static_cast<size_t>(group.layers[i])] = {static_cast<int>(g), static_cast<int>(i), mask};
+    out.groups.push_back(std::move(group));
+  }
+  const kv::Workload workload{.context = context, .batch = options.rows, .chunk = options.chunk};
+  const auto layouts = kv::layouts_for(options.isa);
+  out.kv_bytes = kv::plan_bytes(shape, layouts, kv::plan_capacity(shape, layouts, workload)).bytes;
+  return out;
+}
+
+struct Recorded {
+  program::Program trunk, head;
+};
+
+Recorded record(const ModelConfig& config, WeightStore& weights, const GraphOptions& graph,
+                const LoadOptions& options) {
+  program::ProgramBuilder trunk, head;
+  build_dense_graph(config, weights, graph, trunk, head);
+  weights.audit();
+  const int logits = options.logits > 0 ? options.logits : options.rows;
+  const program::Counts maxima{options.chunk, options.rows, logits};
+  return {std::move(trunk).plan(maxima, options.threads), std::move(head).plan(maxima, options.threads)};
+}
+
+// What both programs take from one arena.
+size_t workspace_bytes(const Recorded& programs) {
+  return Arena::planned(Arena::planned(0, programs.trunk.workspace_bytes()), programs.head.workspace_bytes());
+}
+
+// The result of planning, and what loading goes on with.
+struct Planned {
+  GraphOptions graph;
+  Layers layers;
+  MemoryPlan memory;
+  ModelInfo info;
+};
+
+Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesystem::path& path) {
+  check_options(options);
+  Planned planned;
+  const ModelConfig& config = opened.config;
+  WeightStore weights(opened.checkpoint, config);
+  const int64_t context = context_limit(config, options, path.string());
+  const bool f32 = wants_f32(config, weights, options);
+  planned.layers = plan_layers(config, options, context, f32);
+  planned.graph.isa = options.isa;
+  planned.graph.activations = options.activations;
+  planned.graph.precision = f32 ? ops::AttentionPrecision::f32 : ops::AttentionPrecision::bf16;
+  planned.graph.context = context;
+  planned.graph.kv = planned.layers.kv;
+  const Recorded programs = record(config, weights, planned.graph, options);
+
+  planned.memory.weights_bytes = weights.bytes();
+  planned.memory.stored_bytes = weights.stored_bytes();
+  planned.memory.workspace_bytes = workspace_bytes(programs);
+  planned.memory.kv_groups = planned.layers.groups;
+  planned.memory.kv_bytes = planned.layers.kv_bytes;
+
+  ModelInfo& info = planned.info;
+  info.model_type = config.model_type;
+  info.implementation = opened.profile.implementation;
+  info.profile = opened.profile.id;
+  info.format = std::string(formats::name(opened.checkpoint.kind()));
+  info.weight_formats = weights.formats_text();
+  info.activations = options.activations;
+  info.isa = options.isa;
+  info.layers = static_cast<int>(config.layers);
+  info.hidden = config.hidden;
+  info.vocab = config.vocab;
+  info.parameters = weights.parameters();
+  info.model_context = config.max_position > 0 ? config.max_position : context;
+  info.context = context;
+  info.eos_ids = config.eos_ids;
+  info.bos_id = config.bos_id;
+  return planned;
+}
+
+class PackedModel final : public Model {
+ public:
+  PackedModel(Opened& opened, Planned planned, const LoadOptions& options) {
+    info_ = planned.info;
+    memory_ = planned.memory;
+    mask_classes_ = planned.layers.masks;
+
+    weights_arena_ = Arena(memory_.weights_bytes, options.ledger, MemoryCategory::weights);
+    weights_ = std::make_unique<WeightStore>(opened.checkpoint, opened.config);
+    ThreadTeam team(options.threads);
+    weights_->load_into(weights_arena_, team, memory_.weights_bytes, options.progress);
+    Recorded programs = record(opened.config, *weights_, planned.graph, options);
+    KVASIR_CHECK_MSG(weights_arena_.used() == memory_.weights_bytes, "weights took {} bytes, planned {}",
+                     weights_arena_.used(), memory_.weights_bytes);
+
+    trunk_ = std::move(programs.trunk);
+    head_ = std::move(programs.head);
+    workspace_ = Arena(memory_.workspace_bytes, options.ledger, MemoryCategory::workspace);
+    trunk_.allocate(workspace_);
+    head_.allocate(workspace_);
+    KVASIR_CHECK(workspace_.used() == memory_.workspace_bytes);
+    hidden_ = trunk_.output("hidden");
+    logits_ = head_.output("logits");
+    head_.bind(head_.input("hidden"), trunk_.data(hidden_));
+
+    parts_.weights = weights_->digest();
+    parts_.config = opened.config.canonical_text();
+    parts_.activations = name(options.activations);
+    for (const KvGroup& group : memory_.kv_groups) parts_.kv.push_back(group.geometry);
+    parts_.kv_start = options.kv_start;
+    parts_.isa = options.isa;
+    parts_.rope = regime(opened.config, info_.context);
+    key_ = NumericsKey(parts_);
+    weights_->release_source();
+  }
+
+ private:
+  static std::string regime(const ModelConfig& config, int64_t context) {
+    std::string text;
+    for (const RopeConfig& rope : config.ropes)
+      text += (text.empty() ? "" : ",") + rope_regime(rope, context);
+    return text;
+  }
+
+  Arena weights_arena_;
+  std::unique_ptr<WeightStore> weights_;  // owns the packed matrices that the programs' ops point to
+  Arena workspace_;
+};
+
+}  // namespace
+
+std::string_view name(Activations mode) {
+  switch (mode) {
+    case Activations::automatic:
+      return "auto";
+    case Activations::f32:
+      return "f32";
+    case Activations::bf16:
+      return "bf16";
+    case Activations::int8:
+      return "int8";
+  }
+  return "?";
+}
+
+std::optional<Activations> activations_from_name(std::string_view text) {
+  for (Activations mode : {Activations::automatic, Activations::f32, Activations::bf16, Activations::int8})
+    if (name(mode) == text) return mode;
+  return std::nullopt;
+}
+
+MemoryPlan Model::plan(const std::filesystem::path& path, const LoadOptions& options, ModelInfo* info) {
+  Opened opened = open_model(path);
+  Planned planned = plan_model(opened, options, path);
+  if (info != nullptr) *info = planned.info;
+  return planned.memory;
+}
+
+std::unique_ptr<Model> Model::load(const std::filesystem::path& path, const LoadOptions& options) {
+  Opened opened = open_model(path);
+  Planned planned = plan_model(opened, options, path);
+  return std::make_unique<PackedModel>(opened, std::move(planned), options);
+}
+
+void Model::run_trunk(const program::StepState& step, program::CpuExecutor& executor) {
+  executor.run(trunk_, step);
+}
+
+void Model::run_head(const program::StepState& step, program::CpuExecutor& executor) {
+  executor.run(head_, step);
+}
+
+void Model::run(const program::StepState& step, program::CpuExecutor& executor) {
+  run_trunk(step, executor);
+  if (step.logits > 0) run_head(step, executor);
+}
+
+const float* Model::logits(int64_t index) const {
+  const program::Value& value = head_.values()[static_cast<size_t>(logits_.index)];
+  return reinterpret_cast<const float*>(head_.data(logits_) + static_cast<size_t>(index) * value.stride);
+}
+
+const float* Model::hidden(int64_t token) const {
+  const program::Value& value = trunk_.values()[static_cast<size_t>(hidden_.index)];
+  return reinterpret_cast<const float*>(trunk_.data(hidden_) + static_cast<size_t>(token) * value.stride);
+}
+
+void Model::check_tokens(std::span<const int32_t> ids) const {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= info_.vocab)
+      throw_error(ErrorCode::invalid_input, "token {} at position {} is outside the vocabulary of {}", ids[i],
+                  i, info_.vocab);
+}
+
+}  // namespace kvasir::models

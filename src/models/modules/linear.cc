@@ -1,0 +1,101 @@
+#include "models/modules/linear.h"
+
+#include "base/error.h"
+
+namespace kvasir::models {
+
+using program::ValueId;
+
+std::string GraphContext::layer_path(int64_t layer) const {
+  std::string path = config.names.layer;
+  const size_t at = path.find("{i}");
+  KVASIR_CHECK(at != std::string::npos);
+  return path.replace(at, 3, std::to_string(layer));
+}
+
+ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
+                            const std::string& path) {
+  ops::ActivationMode mode = ops::ActivationMode::f32;
+  switch (context.options.activations) {
+    case Activations::automatic:
+      return ops::automatic_mode(format);
+    case Activations::f32:
+      mode = ops::ActivationMode::f32;
+      break;
+    case Activations::bf16:
+      mode = ops::ActivationMode::bf16;
+      break;
+    case Activations::int8:
+      mode = ops::ActivationMode::int8;
+      break;
+  }
+  if (!ops::supports(mode, format))
+    throw_error(ErrorCode::unsupported,
+                "{}: {} weights have no integer form, so activations cannot be {}; use --activations f32, "
+                "bf16 or auto",
+                printable(path), formats::name(format), ops::name(mode));
+  return mode;
+}
+
+Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,
+               const std::vector<VectorPart>& bias) {
+  const float* biases = bias.empty() ? nullptr : context.weights.vectors(bias);
+  int64_t first = 0;
+  for (const StoredMatrix& stored : context.weights.matrices(parts)) {
+    ops::LinearPart part;
+    part.weight = stored.matrix;
+    part.columns = stored.rows;
+    part.mode = mode_of(context, stored.format, parts.front().path);
+    part.bias = biases == nullptr ? nullptr : biases + first;
+    parts_.push_back(part);
+    first += stored.rows;
+  }
+}
+
+Linear::Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path) {
+  ops::LinearPart part;
+  part.weight = matrix.matrix;
+  part.columns = matrix.rows;
+  part.mode = mode_of(context, matrix.format, path);
+  parts_.push_back(part);
+}
+
+bool Linear::can_fuse_gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
+                              ops::ActivationFunction function) {
+  return (function == ops::ActivationFunction::silu || function == ops::ActivationFunction::gelu_tanh) &&
+         context.weights.can_share(parts);
+}
+
+Linear Linear::gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
+                       const std::vector<VectorPart>& bias, ops::ActivationFunction function) {
+  Linear linear;
+  const float* biases = bias.empty() ? nullptr : context.weights.vectors(bias);
+  const std::vector<StoredMatrix> stored = context.weights.matrices(parts, ops::PartOrder::interleaved);
+  KVASIR_CHECK(stored.size() == 1 && stored[0].rows % 2 == 0);
+  ops::LinearPart part;
+  part.weight = stored[0].matrix;
+  part.columns = stored[0].rows / 2;
+  part.mode = mode_of(context, stored[0].format, parts.front().path);
+  part.epilogue = function == ops::ActivationFunction::silu ? ops::Epilogue::swiglu : ops::Epilogue::geglu;
+  part.bias = biases;
+  linear.parts_.push_back(part);
+  return linear;
+}
+
+ValueId Linear::apply(GraphContext& context, const std::string& name, ValueId x,
+                      std::optional<ValueId> residual) const {
+  ops::LinearInput input;
+  input.x = x;
+  for (const ops::LinearPart& part : parts_) {
+    if (part.mode == ops::ActivationMode::f32) continue;
+    const auto key = std::make_pair(x.index, static_cast<int>(part.mode));
+    auto found = context.prepared.find(key);
+    if (found == context.prepared.end())
+      found = context.prepared.emplace(key, ops::prepare(*context.builder, x, part.mode, context.options.isa))
+                  .first;
+    (part.mode == ops::ActivationMode::bf16 ? input.bf16 : input.int8) = found->second;
+  }
+  return ops::linear(*context.builder, name, input, parts_, residual, context.options.isa);
+}
+
+}  // namespace kvasir::models

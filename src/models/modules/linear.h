@@ -1,0 +1,40 @@
+// A linear projection: the only place that knows quantized weights, fused row ranges and activation modes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/modules/graph_context.h"
+
+namespace kvasir::models {
+
+class Linear {
+ public:
+  // Parts that share a layout are one product; the output columns are the parts' in order. bias: names of the
+  // parts' biases (with the parts' row maps), or empty.
+  Linear(GraphContext& context, const std::vector<MatrixPart>& parts, const std::vector<VectorPart>& bias);
+
+  // gate and up with their activation function: fused into the product where both share a layout and the
+  // function can be.
+  static bool can_fuse_gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
+                               ops::ActivationFunction function);
+  static Linear gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
+                        const std::vector<VectorPart>& bias, ops::ActivationFunction function);
+  // A matrix that is packed already: the tied head.
+  Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path);
+
+  program::ValueId apply(GraphContext& context, const std::string& name, program::ValueId x,
+                         std::optional<program::ValueId> residual = std::nullopt) const;
+
+ private:
+  Linear() = default;
+  std::vector<ops::LinearPart> parts_;
+};
+
+// The activation mode of a weight. Throws Error{unsupported} naming `path` for int8 with a weight that has no
+// integer form.
+ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
+                            const std::string& path);
+
+}  // namespace kvasir::models

@@ -1,0 +1,73 @@
+#include "models/modules/mlp.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "models/modules/linear.h"
+
+namespace kvasir::models {
+namespace {
+
+using program::ValueId;
+
+double softplus(double x) {
+  return x > 30 ? x : std::log1p(std::exp(x));
+}
+
+std::vector<int32_t> half(int64_t begin, int64_t rows) {
+  std::vector<int32_t> out(static_cast<size_t>(rows));
+  std::iota(out.begin(), out.end(), static_cast<int32_t>(begin));
+  return out;
+}
+
+ops::XieluParameters xielu(GraphContext& context, const std::string& path) {
+  const double beta = context.weights.values(path + ".beta", 1)[0];
+  return {static_cast<float>(softplus(context.weights.values(path + ".alpha_p", 1)[0])),
+          static_cast<float>(beta + softplus(context.weights.values(path + ".alpha_n", 1)[0])),
+          static_cast<float>(beta), context.weights.values(path + ".eps", 1)[0]};
+}
+
+}  // namespace
+
+ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<ValueId> residual) {
+  const ModelConfig& m = context.config;
+  const IsaLevel isa = context.options.isa;
+  const std::string p = context.layer_path(layer);
+  const int64_t I = m.intermediate;
+
+  ValueId activated;
+  if (m.gated) {
+    std::vector<MatrixPart> parts;
+    std::vector<VectorPart> bias;
+    if (m.fused_mlp == FusedMlp::none) {
+      parts = {{p + m.names.gate, I, m.hidden, {}}, {p + m.names.up, I, m.hidden, {}}};
+      if (m.mlp_bias) bias = {{p + m.names.gate + ".bias", I, {}}, {p + m.names.up + ".bias", I, {}}};
+    } else {
+      const int64_t gate = m.fused_mlp == FusedMlp::gate_up ? 0 : I, up = I - gate;
+      const std::string path = p + m.names.gate_up;
+      parts = {{path, 2 * I, m.hidden, half(gate, I)}, {path, 2 * I, m.hidden, half(up, I)}};
+      if (m.mlp_bias) bias = {{path + ".bias", 2 * I, half(gate, I)}, {path + ".bias", 2 * I, half(up, I)}};
+    }
+    if (Linear::can_fuse_gate_up(context, parts, m.activation)) {
+      activated = Linear::gate_up(context, parts, bias, m.activation).apply(context, "activated", x);
+    } else {
+      const ValueId both = Linear(context, parts, bias).apply(context, "gate_up", x);
+      activated =
+          ops::activation(*context.builder, m.activation, context.builder->columns(both, "gate", 0, {I}),
+                          context.builder->columns(both, "up", I, {I}), isa);
+    }
+  } else {
+    std::vector<VectorPart> bias;
+    if (m.mlp_bias) bias = {{p + m.names.up + ".bias", I, {}}};
+    const ValueId up = Linear(context, {{p + m.names.up, I, m.hidden, {}}}, bias).apply(context, "up", x);
+    ops::XieluParameters parameters;
+    if (m.activation == ops::ActivationFunction::xielu) parameters = xielu(context, p + m.names.activation);
+    activated = ops::activation(*context.builder, m.activation, up, std::nullopt, isa, parameters);
+  }
+  std::vector<VectorPart> bias;
+  if (m.mlp_bias) bias = {{p + m.names.down + ".bias", m.hidden, {}}};
+  return Linear(context, {{p + m.names.down, m.hidden, I, {}}}, bias)
+      .apply(context, "mlp_out", activated, residual);
+}
+
+}  // namespace kvasir::models

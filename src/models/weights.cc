@@ -1,0 +1,274 @@
+#include "models/weights.h"
+
+#include <openssl/evp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <regex>
+
+#include "base/error.h"
+
+namespace kvasir::models {
+namespace {
+
+// Gives the whole pages inside a mapped span back: the packed copy is what counts from here on. Harmless on a
+// read-only file mapping: a later access reads the file again.
+void release_mapped(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+std::string hex(const unsigned char* bytes, size_t count) {
+  std::string out;
+  for (size_t i = 0; i < count; ++i) out += fmt::format("{:02x}", bytes[i]);
+  return out;
+}
+
+std::string shape_text(const formats::TensorEntry& entry) {
+  std::string text = "[";
+  for (size_t i = 0; i < entry.shape.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", entry.shape[i]);
+  return text + "]";
+}
+
+// The names under which a text model's tensors are stored when a wrapper adds a prefix.
+std::array<std::string, 4> candidates(const std::string& name) {
+  const std::string inner = name.starts_with("model.") ? name.substr(6) : name;
+  return {name, "language_model." + name, "model.language_model." + inner, "text_model." + name};
+}
+
+}  // namespace
+
+WeightStore::WeightStore(formats::Checkpoint& checkpoint, const ModelConfig& config)
+    : checkpoint_(&checkpoint), model_type_(config.model_type), drop_(config.drop) {
+  checkpoint.read_headers();
+}
+
+void WeightStore::load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
+                            std::function<bool(size_t, size_t)> progress) {
+  arena_ = &arena;
+  team_ = &team;
+  planned_bytes_ = planned_bytes;
+  progress_ = std::move(progress);
+}
+
+std::string WeightStore::stored_name(const std::string& name) const {
+  for (const std::string& candidate : candidates(name))
+    if (checkpoint_->find(candidate) != nullptr) return candidate;
+  return {};
+}
+
+bool WeightStore::has(const std::string& name) const {
+  return !stored_name(name).empty();
+}
+
+const formats::TensorEntry& WeightStore::entry(const std::string& name) {
+  const std::string stored = stored_name(name);
+  return checkpoint_->tensor(stored.empty() ? name
+                                            : stored);  // throws for an absent one, with the plain name
+}
+
+void WeightStore::use(const formats::TensorEntry& tensor) {
+  if (!used_.insert(tensor.name).second) return;
+  stored_bytes_ += tensor.stored_bytes;
+  int64_t elements = 1;
+  for (int64_t n : tensor.shape) elements *= n;
+  parameters_ += elements;
+  ++formats_[std::string(formats::name(tensor.format))];
+}
+
+formats::StorageFormat WeightStore::format(const std::string& path) {
+  return entry(path + ".weight").format;
+}
+
+Dtype WeightStore::storage_dtype(const std::string& path) {
+  const formats::TensorEntry& tensor = entry(path + ".weight");
+  switch (tensor.format) {
+    case formats::StorageFormat::f16:
+      return Dtype::f16;
+    case formats::StorageFormat::bf16:
+      return Dtype::bf16;
+    case formats::StorageFormat::mlx_affine:
+      return checkpoint_->layout(tensor).scale_dtype;
+    default:
+      return Dtype::f32;
+  }
+}
+
+int64_t WeightStore::rows(const std::string& path) {
+  return entry(path + ".weight").rows();
+}
+
+ops::PackPart WeightStore::pack_part(const MatrixPart& part, bool data) {
+  const formats::TensorEntry tensor = checkpoint_->with_width(entry(part.path + ".weight"), part.cols);
+  if (tensor.rows() != part.rows)
+    throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}, {}]",
+                checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.rows,
+                part.cols);
+  return {data ? checkpoint_->weight(tensor) : checkpoint_->layout(tensor), part.row_map};
+}
+
+bool WeightStore::can_share(const std::vector<MatrixPart>& parts) {
+  std::vector<ops::PackPart> list;
+  for (const MatrixPart& part : parts) list.push_back(pack_part(part, loading()));
+  return ops::PackedMatrix::can_stack(list);
+}
+
+std::byte* WeightStore::take(size_t bytes) {
+  bytes_ = Arena::planned(bytes_, bytes);
+  return loading() ? arena_->allocate(bytes) : nullptr;
+}
+
+void WeightStore::advance(size_t stored) {
+  stored_bytes_ += stored;
+  if (loading() && progress_ && !progress_(bytes_, planned_bytes_))
+    throw_error(ErrorCode::cancelled, "{}: loading was cancelled", checkpoint_->path().string());
+}
+
+std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& parts, ops::PartOrder order) {
+  std::vector<StoredMatrix> out;
+  size_t begin = 0;
+  while (begin < parts.size()) {
+    std::vector<ops::PackPart> run = {pack_part(parts[begin], loading())};
+    size_t end = begin + 1;
+    for (; end < parts.size(); ++end) {
+      run.push_back(pack_part(parts[end], loading()));
+      if (!ops::PackedMatrix::can_stack(run)) {
+        run.pop_back();
+        break;
+      }
+    }
+    KVASIR_CHECK(order == ops::PartOrder::stacked || run.size() == parts.size());
+    StoredMatrix stored;
+    for (size_t i = begin; i < end; ++i) {
+      use(entry(parts[i].path + ".weight"));
+      stored.rows += parts[i].packed_rows();
+    }
+    stored.format = run.front().source.format;
+    matrices_.emplace_back();
+    stored.matrix = &matrices_.back();
+    const size_t size = ops::PackedMatrix::packed_bytes(run, order);
+    std::byte* memory = take(size);
+    if (loading()) {
+      ops::PackOptions options;
+      options.order = order;
+      // Parts that are ranges of one stored matrix are read again by the next part.
+      const bool whole =
+          std::all_of(run.begin(), run.end(), [](const ops::PackPart& p) { return p.row_map.empty(); });
+      if (whole) options.done_with = release_mapped;
+      matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
+      const auto& digest = matrices_.back().digest();
+      digests_ += matrices_.back().name() + "=" + hex(digest.data(), digest.size()) + "\n";
+    }
+    advance(0);
+    out.push_back(stored);
+    begin = end;
+  }
+  return out;
+}
+
+const float* WeightStore::vector(const std::string& name, int64_t length) {
+  return vectors({{name, length, {}}});
+}
+
+const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
+  int64_t total = 0;
+  for (const VectorPart& part : parts)
+    total += part.map.empty() ? part.length : static_cast<int64_t>(part.map.size());
+  const size_t size = static_cast<size_t>(total) * sizeof(float);
+  auto* out = reinterpret_cast<float*>(take(size));
+  int64_t at = 0;
+  std::string names;
+  for (const VectorPart& part : parts) {
+    const formats::TensorEntry& tensor = entry(part.name);
+    if (tensor.rows() * tensor.cols() != part.length)
+      throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}]",
+                  checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.length);
+    use(tensor);
+    names += (names.empty() ? "" : "+") + tensor.name;
+    if (!loading()) continue;
+    const std::vector<float> stored = checkpoint_->values(tensor);
+    for (size_t i = 0; i < stored.size(); ++i)
+      if (!std::isfinite(stored[i]))
+        throw_error(ErrorCode::corrupt_file, "{}: tensor {} holds {} at element {}, expected finite values",
+                    checkpoint_->path().string(), printable(tensor.name), stored[i], i);
+    if (part.map.empty()) {
+      std::copy(stored.begin(), stored.end(), out + at);
+      at += part.length;
+    } else {
+      for (int32_t i : part.map) out[at++] = stored[static_cast<size_t>(i)];
+    }
+  }
+  if (loading()) {
+    const XXH128_hash_t hash = XXH3_128bits(out, size);
+    digests_ += fmt::format("{}={:016x}{:016x}\n", names, hash.high64, hash.low64);
+  }
+  advance(0);
+  return out;
+}
+
+std::vector<float> WeightStore::values(const std::string& name, int64_t length) {
+  const formats::TensorEntry& tensor = entry(name);
+  if (tensor.rows() * tensor.cols() != length)
+    throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected {} elements",
+                checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), length);
+  use(tensor);
+  std::vector<float> out(static_cast<size_t>(length), 0.0f);
+  if (!loading()) return out;
+  out = checkpoint_->values(tensor);
+  for (float v : out)
+    if (!std::isfinite(v))
+      throw_error(ErrorCode::corrupt_file, "{}: tensor {} holds {}, expected finite values",
+                  checkpoint_->path().string(), printable(tensor.name), v);
+  const XXH128_hash_t hash = XXH3_128bits(out.data(), out.size() * sizeof(float));
+  digests_ += fmt::format("{}={:016x}{:016x}\n", tensor.name, hash.high64, hash.low64);
+  return out;
+}
+
+void WeightStore::audit() const {
+  std::vector<std::regex> patterns;
+  for (const std::string& pattern : drop_) patterns.emplace_back(pattern);
+  std::vector<std::string> left;
+  for (const formats::TensorEntry& tensor : checkpoint_->tensors()) {
+    if (used_.contains(tensor.name)) continue;
+    // Patterns are written for the plain names.
+    std::vector<std::string> names = {tensor.name};
+    if (tensor.name.starts_with("language_model.")) names.push_back(tensor.name.substr(15));
+    const bool dropped = std::any_of(names.begin(), names.end(), [&](const std::string& n) {
+      return std::any_of(patterns.begin(), patterns.end(),
+                         [&](const std::regex& p) { return std::regex_search(n, p); });
+    });
+    if (!dropped) left.push_back(tensor.name);
+  }
+  if (left.empty()) return;
+  std::string list;
+  for (size_t i = 0; i < left.size() && i < 12; ++i) list += (i == 0 ? "" : "\n") + printable(left[i]);
+  throw Error(ErrorCode::unsupported,
+              fmt::format("{}: {} tensor{} that a {} model does not use, first {}; expected none",
+                          checkpoint_->path().string(), left.size(), left.size() == 1 ? "" : "s", model_type_,
+                          printable(left.front())),
+              list);
+}
+
+std::string WeightStore::formats_text() const {
+  std::string text;
+  for (const auto& [format, count] : formats_)
+    text += fmt::format("{}{} x {}", text.empty() ? "" : ", ", format, count);
+  return text;
+}
+
+std::string WeightStore::digest() const {
+  std::array<unsigned char, 32> bytes{};
+  unsigned length = 0;
+  KVASIR_CHECK(EVP_Digest(digests_.data(), digests_.size(), bytes.data(), &length, EVP_sha256(), nullptr) ==
+               1);
+  return hex(bytes.data(), bytes.size());
+}
+
+}  // namespace kvasir::models

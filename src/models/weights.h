@@ -1,0 +1,119 @@
+// Where the graph builder gets its weights: named tensors of a checkpoint, checked against the shapes that
+// the configuration implies, packed in the order in which the graph asks for them.
+//
+// A store works in one of two modes. Planning: nothing is read but headers, matrices stay empty, vectors
+// null, and bytes() grows to what packing will take. Loading: the same calls pack into an arena that was
+// reserved at exactly that size. The builder does not see the difference, so the plan cannot disagree with
+// the load.
+//
+// Every tensor that is asked for is recorded; audit() refuses a checkpoint with tensors that nobody asked for
+// and that no drop pattern names. Errors: Error{not_found} for a missing tensor, Error{corrupt_file} for a
+// wrong shape or a value that is not finite, each naming the tensor.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/memory.h"
+#include "base/thread_team.h"
+#include "formats/checkpoint.h"
+#include "models/config.h"
+#include "models/model.h"
+#include "ops/linear/linear.h"
+
+namespace kvasir::models {
+
+// Rows of one stored matrix [rows, cols], all or by a map, as part of a packed one.
+struct MatrixPart {
+  std::string path;  // without ".weight"
+  int64_t rows = 0;  // as stored
+  int64_t cols = 0;
+  std::vector<int32_t> row_map;  // row i of the part is row row_map[i]; empty: all, in order
+  int64_t packed_rows() const { return row_map.empty() ? rows : static_cast<int64_t>(row_map.size()); }
+};
+
+// Elements of one stored vector [length], all or by a map.
+struct VectorPart {
+  std::string name;  // in full: "model.layers.0.self_attn.q_proj.bias"
+  int64_t length = 0;
+  std::vector<int32_t> map;
+};
+
+// A run of parts in one packed matrix.
+struct StoredMatrix {
+  const ops::PackedMatrix* matrix = nullptr;  // empty while planning
+  int64_t rows = 0;                           // packed rows
+  formats::StorageFormat format = formats::StorageFormat::f32;
+};
+
+class WeightStore {
+ public:
+  WeightStore(formats::Checkpoint& checkpoint, const ModelConfig& config);
+
+  // Switches to loading. `arena` was reserved with the planned bytes; the team packs.
+  void load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
+                 std::function<bool(size_t, size_t)> progress);
+  bool loading() const { return arena_ != nullptr; }
+
+  bool has(
+      const std::string& name) const;  // in full, under any of the prefixes that the family's wrappers use
+  // How the matrix `path` is stored. Throws Error{not_found}.
+  formats::StorageFormat format(const std::string& path);
+  // Dtype of its elements or scales: what "the dtype of the checkpoint" means for a quantized matrix.
+  Dtype storage_dtype(const std::string& path);
+  int64_t rows(const std::string& path);
+
+  // Parts that share a layout share a matrix: the result has one entry per run of such parts, in order. With
+  // PartOrder::interleaved the (two) parts must share one.
+  std::vector<StoredMatrix> matrices(const std::vector<MatrixPart>& parts,
+                                     ops::PartOrder order = ops::PartOrder::stacked);
+  bool can_share(const std::vector<MatrixPart>& parts);
+
+  // f32 values, one part after the other; null while planning.
+  const float* vector(const std::string& name, int64_t length);
+  const float* vectors(const std::vector<VectorPart>& parts);
+  // A few values on the host; zeros while planning.
+  std::vector<float> values(const std::string& name, int64_t length);
+
+  void audit() const;
+
+  size_t bytes() const { return bytes_; }
+  size_t stored_bytes() const { return stored_bytes_; }
+  int64_t parameters() const { return parameters_; }
+  std::string formats_text() const;  // "q4_1 x 210, q8_0 x 1, f32 x 61"
+  std::string digest() const;        // of everything packed, in order; after loading
+
+  // Forgets the checkpoint: from here on the store only owns the packed matrices.
+  void release_source() { checkpoint_ = nullptr; }
+
+ private:
+  std::string stored_name(const std::string& name) const;  // empty: absent
+  const formats::TensorEntry& entry(const std::string& name);
+  void use(const formats::TensorEntry& entry);
+  ops::PackPart pack_part(const MatrixPart& part, bool data);
+  std::byte* take(size_t bytes);
+  void advance(size_t stored);
+
+  formats::Checkpoint* checkpoint_;
+  std::string model_type_;
+  std::vector<std::string> drop_;
+  Arena* arena_ = nullptr;
+  ThreadTeam* team_ = nullptr;
+  size_t planned_bytes_ = 0;
+  std::function<bool(size_t, size_t)> progress_;
+  std::deque<ops::PackedMatrix> matrices_;
+  std::set<std::string> used_;
+  std::map<std::string, int> formats_;
+  size_t bytes_ = 0;
+  size_t stored_bytes_ = 0;
+  int64_t parameters_ = 0;
+  std::string digests_;
+};
+
+}  // namespace kvasir::models

@@ -1,0 +1,194 @@
+#include "ops/linear/linear.h"
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace kvasir::ops {
+namespace {
+
+using program::OpContext;
+using program::ProgramBuilder;
+using program::ValueId;
+
+class Embed final : public program::Op {
+ public:
+  Embed(const PackedMatrix* table, ValueId y, IsaLevel isa) : Op({}, {y}), table_(table), isa_(isa) {}
+
+  std::string_view kind() const override { return "embed"; }
+  std::string describe() const override { return table_->name(); }
+
+  void run(const OpContext& context) const override {
+    const ValueId y = outputs()[0];
+    const int64_t width = context.width(y);
+    const WorkRange work = split_work(context.count(y), context.members, context.member);
+    for (int64_t t = work.begin; t < work.end; ++t) {
+      float* row = context.row<float>(y, t);
+      const int32_t id = context.step.token_ids[static_cast<size_t>(t)];
+      if (id < 0) {
+        std::memcpy(
+            row, context.step.external_embeddings + static_cast<int64_t>(~id) * context.step.external_stride,
+            static_cast<size_t>(width) * sizeof(float));
+        continue;
+      }
+      table_->unpack_row(id, 0, {row, static_cast<size_t>(width)}, isa_);
+      if (table_->tensor_scale() != 1.0f)
+        for (int64_t i = 0; i < width; ++i) row[i] *= table_->tensor_scale();
+    }
+  }
+
+ private:
+  const PackedMatrix* table_;
+  IsaLevel isa_;
+};
+
+class Prepare final : public program::Op {
+ public:
+  Prepare(ValueId x, ValueId y, ActivationMode mode, int64_t cols, IsaLevel isa)
+      : Op({x}, {y}), mode_(mode), cols_(cols), isa_(isa) {}
+
+  std::string_view kind() const override { return "prepare"; }
+  std::string describe() const override { return std::string(name(mode_)); }
+
+  void run(const OpContext& context) const override {
+    const ValueId x = inputs()[0], y = outputs()[0];
+    const WorkRange work = split_work(context.count(x), context.members, context.member);
+    if (work.begin < work.end)
+      prepare_activations(mode_, context.row<const float>(x, 0),
+                          static_cast<int64_t>(context.stride(x) / sizeof(float)), cols_, work.begin,
+                          work.end, context.row<std::byte>(y, 0), context.stride(y), isa_);
+  }
+
+ private:
+  ActivationMode mode_;
+  int64_t cols_;
+  IsaLevel isa_;
+};
+
+struct PlacedPart {
+  LinearPart part;
+  size_t input = 0;   // index of the op's input that it reads
+  int64_t first = 0;  // first output column
+};
+
+class Linear final : public program::Op {
+ public:
+  Linear(std::vector<ValueId> in, ValueId y, std::vector<PlacedPart> parts, bool has_residual, int64_t cols,
+         IsaLevel isa)
+      : Op(std::move(in), {y}),
+        parts_(std::move(parts)),
+        has_residual_(has_residual),
+        cols_(cols),
+        isa_(isa) {}
+
+  std::string_view kind() const override { return "linear"; }
+  std::string describe() const override {
+    std::string text;
+    for (const PlacedPart& p : parts_)
+      text += fmt::format("{}{} [{}, {}] {}{}{}", text.empty() ? "" : "; ", p.part.weight->name(),
+                          p.part.columns, cols_, name(p.part.mode),
+                          p.part.epilogue == Epilogue::swiglu  ? " swiglu"
+                          : p.part.epilogue == Epilogue::geglu ? " geglu"
+                                                               : "",
+                          p.part.bias != nullptr ? " bias" : "");
+    return text + (has_residual_ ? "; plus residual" : "");
+  }
+  int in_place_input() const override { return has_residual_ ? static_cast<int>(inputs().size()) - 1 : -1; }
+  program::OpCost cost(const program::Counts& counts) const override {
+    program::OpCost cost;
+    const double rows = static_cast<double>(counts.tokens);
+    for (const PlacedPart& p : parts_) {
+      cost.bytes += static_cast<double>(p.part.weight->bytes());
+      cost.operations += 2.0 * rows * static_cast<double>(p.part.weight->rows()) * static_cast<double>(cols_);
+    }
+    return cost;
+  }
+
+  void run(const OpContext& context) const override {
+    const ValueId y = outputs()[0];
+    if (context.count(y) == 0) return;
+    for (const PlacedPart& p : parts_) {
+      const ValueId in = inputs()[p.input];
+      Matmul product;
+      product.input = {p.part.mode, context.row<const std::byte>(in, 0), context.stride(in), context.count(y),
+                       cols_};
+      product.weight = p.part.weight;
+      product.out = context.row<float>(y, 0) + p.first;
+      product.out_stride = static_cast<int64_t>(context.stride(y) / sizeof(float));
+      product.bias = p.part.bias;
+      if (has_residual_) {
+        product.residual = context.row<const float>(inputs().back(), 0) + p.first;
+        product.residual_stride = static_cast<int64_t>(context.stride(inputs().back()) / sizeof(float));
+      }
+      product.epilogue = p.part.epilogue;
+      product.weight_begin = p.part.weight_begin;
+      product.weight_end = p.part.weight_end;
+      product.isa = isa_;
+      matmul(product, context.member, context.members);
+    }
+  }
+
+ private:
+  std::vector<PlacedPart> parts_;
+  bool has_residual_;
+  int64_t cols_;
+  IsaLevel isa_;
+};
+
+}  // namespace
+
+ValueId embed(ProgramBuilder& builder, const PackedMatrix* table, int64_t hidden, IsaLevel isa) {
+  const ValueId y = builder.value("embedding", Dtype::f32, program::Axis::tokens, {hidden});
+  builder.append(std::make_unique<Embed>(table, y, isa));
+  return y;
+}
+
+ValueId prepare(ProgramBuilder& builder, ValueId x, ActivationMode mode, IsaLevel isa) {
+  KVASIR_CHECK(mode != ActivationMode::f32 && builder.at(x).dtype == Dtype::f32);
+  const program::Value& value = builder.at(x);
+  const int64_t cols = value.width;
+  const ValueId y = builder.value(fmt::format("{}.{}", value.name, name(mode)), Dtype::u8, value.axis,
+                                  {static_cast<int64_t>(prepared_row_bytes(cols, mode))}, value.fixed_count);
+  builder.append(std::make_unique<Prepare>(x, y, mode, cols, isa));
+  return y;
+}
+
+ValueId linear(ProgramBuilder& builder, const std::string& value_name, const LinearInput& input,
+               const std::vector<LinearPart>& parts, std::optional<ValueId> residual, IsaLevel isa) {
+  const program::Value& x = builder.at(input.x);
+  std::vector<ValueId> in;
+  std::vector<PlacedPart> placed;
+  int64_t columns = 0;
+  for (const LinearPart& part : parts) {
+    const std::optional<ValueId> form = part.mode == ActivationMode::f32    ? std::optional(input.x)
+                                        : part.mode == ActivationMode::bf16 ? input.bf16
+                                                                            : input.int8;
+    KVASIR_CHECK(form.has_value() && part.weight != nullptr && part.columns > 0);
+    size_t index = 0;
+    while (index < in.size() && in[index] != *form) ++index;
+    if (index == in.size()) in.push_back(*form);
+    placed.push_back({part, index, columns});
+    columns += part.columns;
+    if (part.weight->rows() > 0) {  // packed: its shape can be checked
+      Matmul product;
+      product.input = {part.mode, nullptr, 0, 0, x.width};
+      product.weight = part.weight;
+      product.epilogue = part.epilogue;
+      product.weight_begin = part.weight_begin;
+      product.weight_end = part.weight_end;
+      check_matmul(product);
+    }
+  }
+  if (residual) {
+    KVASIR_CHECK(builder.at(*residual).width == columns && builder.at(*residual).axis == x.axis);
+    in.push_back(*residual);
+  }
+  const program::Axis axis = x.axis;
+  const int64_t fixed_count = x.fixed_count, cols = x.width;
+  const ValueId y = builder.value(value_name, Dtype::f32, axis, {columns}, fixed_count);
+  builder.append(
+      std::make_unique<Linear>(std::move(in), y, std::move(placed), residual.has_value(), cols, isa));
+  return y;
+}
+
+}  // namespace kvasir::ops

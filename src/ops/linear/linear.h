@@ -1,0 +1,53 @@
+// Matrix products and embedding lookups as ops of a program; the arithmetic is ops/matmul's (matmul.h,
+// packed_matrix.h).
+//
+//   embed     StepState.token_ids -> [tokens, hidden] f32: rows of a packed table (times its tensor scale),
+//   or of the step's
+//             external embeddings where an id is negative
+//   prepare   x [axis, cols] f32 -> rows rounded as an activation mode wants them: once, for every product
+//   that reads x linear    y [axis, out] f32: the parts' products side by side, each with its bias and
+//   activation function;
+//             with a residual, y = residual + that
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/isa.h"
+#include "ops/matmul/matmul.h"
+#include "program/program.h"
+
+namespace kvasir::ops {
+
+// Weights must outlive the program. While a program is only planned, `weight` may be empty (not packed yet):
+// sizes come from the other fields alone.
+struct LinearPart {
+  const PackedMatrix* weight = nullptr;
+  int64_t columns =
+      0;  // of the output: the weight's rows, half of them with an epilogue that combines gate and up
+  ActivationMode mode = ActivationMode::f32;
+  Epilogue epilogue = Epilogue::none;
+  const float* bias = nullptr;               // [weight rows], or null
+  int64_t weight_begin = 0, weight_end = 0;  // see Matmul; {0, 0}: all rows
+};
+
+program::ValueId embed(program::ProgramBuilder& builder, const PackedMatrix* table, int64_t hidden,
+                       IsaLevel isa);
+
+// mode must not be f32 (x itself is the prepared form).
+program::ValueId prepare(program::ProgramBuilder& builder, program::ValueId x, ActivationMode mode,
+                         IsaLevel isa);
+
+struct LinearInput {
+  program::ValueId x;                    // f32 [axis, cols]
+  std::optional<program::ValueId> bf16;  // prepared forms, as the parts' modes need them
+  std::optional<program::ValueId> int8;
+};
+
+program::ValueId linear(program::ProgramBuilder& builder, const std::string& name, const LinearInput& input,
+                        const std::vector<LinearPart>& parts, std::optional<program::ValueId> residual,
+                        IsaLevel isa);
+
+}  // namespace kvasir::ops
