@@ -41,7 +41,9 @@ void vector(const float* x, const float* gain, float offset, const float* bias, 
             float epsilon) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float mean = sum<false>(x, 0.0f, width) / static_cast<float>(width);
+  // The rounding errors of the first sum are taken out by a second one over what is left.
+  const float rough = sum<false>(x, 0.0f, width) / static_cast<float>(width);
+  const float mean = rough + sum<false>(x, rough, width) / static_cast<float>(width);
   const float variance = sum<true>(x, mean, width) / static_cast<float>(width);
   const auto scale = hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Add(hn::Set(d, variance), hn::Set(d, epsilon))));
   const auto center = hn::Set(d, mean), shift = hn::Set(d, offset);

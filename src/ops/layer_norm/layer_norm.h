@@ -2,9 +2,9 @@
 //
 //   x [axis, vectors, width] f32  ->  y [axis, vectors, width] f32
 //
-// Numerics: f32. Mean first, then the mean of squared differences (two passes), each summed in 4 x lanes
-// partial sums in ascending order that are then added pairwise. A vector (a row, or a head of it) is computed
-// by one member.
+// Numerics: f32. Mean first (corrected by the mean of what is left), then the mean of squared differences:
+// three passes, each summed in 4 x lanes partial sums in ascending order that are then added pairwise. A
+// vector (a row, or a head of it) is computed by one member.
 #pragma once
 
 #include <cstdint>
