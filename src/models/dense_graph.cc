@@ -7,6 +7,7 @@
 #include "models/modules/norm.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/gather_tokens/gather_tokens.h"
+#include "ops/matmul/matmul_op.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 
@@ -72,11 +73,11 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
   const bool tied = m.tie == TieRule::always ||
                     (m.tie == TieRule::from_checkpoint && !weights.has(m.names.head + ".weight"));
   const std::vector<StoredMatrix> embed = weights.matrices({{m.names.embed, m.vocab, m.hidden, {}}});
-  ValueId h = ops::embed(trunk, embed[0].matrix, m.hidden, isa);
-  if (m.embed_multiplier) {
-    const Dtype dtype = m.embed_multiplier_rounded ? weights.storage_dtype(m.names.embed) : Dtype::f32;
-    h = ops::scale(trunk, h, round_to(dtype, *m.embed_multiplier), isa);
-  }
+  float multiplier = 1.0f;
+  if (m.embed_multiplier)
+    multiplier = round_to(m.embed_multiplier_rounded ? weights.storage_dtype(m.names.embed) : Dtype::f32,
+                          *m.embed_multiplier);
+  ValueId h = ops::gather_rows(trunk, *embed[0].matrix, multiplier, isa);
   if (m.embed_norm) {
     ops::RmsNormOptions norm_options;
     norm_options.epsilon = m.epsilon;

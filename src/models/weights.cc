@@ -151,7 +151,7 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
       stored.rows += parts[i].packed_rows();
     }
     stored.format = run.front().source.format;
-    matrices_.emplace_back();
+    matrices_.push_back(ops::PackedMatrix::planned(run, order));
     stored.matrix = &matrices_.back();
     const size_t size = ops::PackedMatrix::packed_bytes(run, order);
     std::byte* memory = take(size);

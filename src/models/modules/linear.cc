@@ -1,6 +1,7 @@
 #include "models/modules/linear.h"
 
 #include "base/error.h"
+#include "ops/matmul/matmul_op.h"
 
 namespace kvasir::models {
 
@@ -44,7 +45,6 @@ Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,
   for (const StoredMatrix& stored : context.weights.matrices(parts)) {
     ops::LinearPart part;
     part.weight = stored.matrix;
-    part.columns = stored.rows;
     part.mode = mode_of(context, stored.format, parts.front().path);
     part.bias = biases == nullptr ? nullptr : biases + first;
     parts_.push_back(part);
@@ -91,7 +91,8 @@ ValueId Linear::apply(GraphContext& context, const std::string& name, ValueId x,
     const auto key = std::make_pair(x.index, static_cast<int>(part.mode));
     auto found = context.prepared.find(key);
     if (found == context.prepared.end())
-      found = context.prepared.emplace(key, ops::prepare(*context.builder, x, part.mode, context.options.isa))
+      found = context.prepared
+                  .emplace(key, ops::prepare_activations(*context.builder, x, part.mode, context.options.isa))
                   .first;
     (part.mode == ops::ActivationMode::bf16 ? input.bf16 : input.int8) = found->second;
   }

@@ -1,7 +1,5 @@
 #include "ops/linear/linear.h"
 
-#include <cstring>
-
 #include "base/error.h"
 
 namespace kvasir::ops {
@@ -11,59 +9,9 @@ using program::OpContext;
 using program::ProgramBuilder;
 using program::ValueId;
 
-class Embed final : public program::Op {
- public:
-  Embed(const PackedMatrix* table, ValueId y, IsaLevel isa) : Op({}, {y}), table_(table), isa_(isa) {}
-
-  std::string_view kind() const override { return "embed"; }
-  std::string describe() const override { return table_->name(); }
-
-  void run(const OpContext& context) const override {
-    const ValueId y = outputs()[0];
-    const int64_t width = context.width(y);
-    const WorkRange work = split_work(context.count(y), context.members, context.member);
-    for (int64_t t = work.begin; t < work.end; ++t) {
-      float* row = context.row<float>(y, t);
-      const int32_t id = context.step.token_ids[static_cast<size_t>(t)];
-      if (id < 0) {
-        std::memcpy(
-            row, context.step.external_embeddings + static_cast<int64_t>(~id) * context.step.external_stride,
-            static_cast<size_t>(width) * sizeof(float));
-        continue;
-      }
-      table_->unpack_row(id, 0, {row, static_cast<size_t>(width)}, isa_);
-      if (table_->tensor_scale() != 1.0f)
-        for (int64_t i = 0; i < width; ++i) row[i] *= table_->tensor_scale();
-    }
-  }
-
- private:
-  const PackedMatrix* table_;
-  IsaLevel isa_;
-};
-
-class Prepare final : public program::Op {
- public:
-  Prepare(ValueId x, ValueId y, ActivationMode mode, int64_t cols, IsaLevel isa)
-      : Op({x}, {y}), mode_(mode), cols_(cols), isa_(isa) {}
-
-  std::string_view kind() const override { return "prepare"; }
-  std::string describe() const override { return std::string(name(mode_)); }
-
-  void run(const OpContext& context) const override {
-    const ValueId x = inputs()[0], y = outputs()[0];
-    const WorkRange work = split_work(context.count(x), context.members, context.member);
-    if (work.begin < work.end)
-      prepare_activations(mode_, context.row<const float>(x, 0),
-                          static_cast<int64_t>(context.stride(x) / sizeof(float)), cols_, work.begin,
-                          work.end, context.row<std::byte>(y, 0), context.stride(y), isa_);
-  }
-
- private:
-  ActivationMode mode_;
-  int64_t cols_;
-  IsaLevel isa_;
-};
+int64_t columns_of(const LinearPart& part) {
+  return part.epilogue == Epilogue::none ? part.weight->rows() : part.weight->rows() / 2;
+}
 
 struct PlacedPart {
   LinearPart part;
@@ -86,7 +34,7 @@ class Linear final : public program::Op {
     std::string text;
     for (const PlacedPart& p : parts_)
       text += fmt::format("{}{} [{}, {}] {}{}{}", text.empty() ? "" : "; ", p.part.weight->name(),
-                          p.part.columns, cols_, name(p.part.mode),
+                          columns_of(p.part), cols_, name(p.part.mode),
                           p.part.epilogue == Epilogue::swiglu  ? " swiglu"
                           : p.part.epilogue == Epilogue::geglu ? " geglu"
                                                                : "",
@@ -121,8 +69,6 @@ class Linear final : public program::Op {
         product.residual_stride = static_cast<int64_t>(context.stride(inputs().back()) / sizeof(float));
       }
       product.epilogue = p.part.epilogue;
-      product.weight_begin = p.part.weight_begin;
-      product.weight_end = p.part.weight_end;
       product.isa = isa_;
       matmul(product, context.member, context.members);
     }
@@ -137,22 +83,6 @@ class Linear final : public program::Op {
 
 }  // namespace
 
-ValueId embed(ProgramBuilder& builder, const PackedMatrix* table, int64_t hidden, IsaLevel isa) {
-  const ValueId y = builder.value("embedding", Dtype::f32, program::Axis::tokens, {hidden});
-  builder.append(std::make_unique<Embed>(table, y, isa));
-  return y;
-}
-
-ValueId prepare(ProgramBuilder& builder, ValueId x, ActivationMode mode, IsaLevel isa) {
-  KVASIR_CHECK(mode != ActivationMode::f32 && builder.at(x).dtype == Dtype::f32);
-  const program::Value& value = builder.at(x);
-  const int64_t cols = value.width;
-  const ValueId y = builder.value(fmt::format("{}.{}", value.name, name(mode)), Dtype::u8, value.axis,
-                                  {static_cast<int64_t>(prepared_row_bytes(cols, mode))}, value.fixed_count);
-  builder.append(std::make_unique<Prepare>(x, y, mode, cols, isa));
-  return y;
-}
-
 ValueId linear(ProgramBuilder& builder, const std::string& value_name, const LinearInput& input,
                const std::vector<LinearPart>& parts, std::optional<ValueId> residual, IsaLevel isa) {
   const program::Value& x = builder.at(input.x);
@@ -163,21 +93,17 @@ ValueId linear(ProgramBuilder& builder, const std::string& value_name, const Lin
     const std::optional<ValueId> form = part.mode == ActivationMode::f32    ? std::optional(input.x)
                                         : part.mode == ActivationMode::bf16 ? input.bf16
                                                                             : input.int8;
-    KVASIR_CHECK(form.has_value() && part.weight != nullptr && part.columns > 0);
+    KVASIR_CHECK(form.has_value() && part.weight != nullptr);
     size_t index = 0;
     while (index < in.size() && in[index] != *form) ++index;
     if (index == in.size()) in.push_back(*form);
     placed.push_back({part, index, columns});
-    columns += part.columns;
-    if (part.weight->rows() > 0) {  // packed: its shape can be checked
-      Matmul product;
-      product.input = {part.mode, nullptr, 0, 0, x.width};
-      product.weight = part.weight;
-      product.epilogue = part.epilogue;
-      product.weight_begin = part.weight_begin;
-      product.weight_end = part.weight_end;
-      check_matmul(product);
-    }
+    columns += columns_of(part);
+    Matmul product;
+    product.input = {part.mode, nullptr, 0, 0, x.width};
+    product.weight = part.weight;
+    product.epilogue = part.epilogue;
+    check_matmul(product);
   }
   if (residual) {
     KVASIR_CHECK(builder.at(*residual).width == columns && builder.at(*residual).axis == x.axis);

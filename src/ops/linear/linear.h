@@ -29,20 +29,12 @@ struct LinearPart {
       0;  // of the output: the weight's rows, half of them with an epilogue that combines gate and up
   ActivationMode mode = ActivationMode::f32;
   Epilogue epilogue = Epilogue::none;
-  const float* bias = nullptr;               // [weight rows], or null
-  int64_t weight_begin = 0, weight_end = 0;  // see Matmul; {0, 0}: all rows
+  const float* bias = nullptr;  // [weight rows], or null
 };
-
-program::ValueId embed(program::ProgramBuilder& builder, const PackedMatrix* table, int64_t hidden,
-                       IsaLevel isa);
-
-// mode must not be f32 (x itself is the prepared form).
-program::ValueId prepare(program::ProgramBuilder& builder, program::ValueId x, ActivationMode mode,
-                         IsaLevel isa);
 
 struct LinearInput {
   program::ValueId x;                    // f32 [axis, cols]
-  std::optional<program::ValueId> bf16;  // prepared forms, as the parts' modes need them
+  std::optional<program::ValueId> bf16;  // prepared forms (matmul_op.h), as the parts' modes need them
   std::optional<program::ValueId> int8;
 };
 

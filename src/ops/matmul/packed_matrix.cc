@@ -405,13 +405,12 @@ PackedMatrix PackedMatrix::pack(const WeightSource& source, std::span<std::byte>
   return pack({&part, 1}, memory, team, options);
 }
 
-PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::byte> memory,
-                                ThreadTeam& team, const PackOptions& options) {
-  check_parts(parts, options.order);
+PackedMatrix PackedMatrix::planned(std::span<const PackPart> parts, PartOrder order) {
+  check_parts(parts, order);
   PackedMatrix matrix;
   matrix.layout_ = compute_layout(parts.front().source);
   matrix.format_ = parts.front().source.format;
-  matrix.order_ = options.order;
+  matrix.order_ = order;
   matrix.cols_ = parts.front().cols();
   matrix.tensor_scale_ = parts.front().source.tensor_scale;
   for (const PackPart& part : parts) {
@@ -422,8 +421,14 @@ PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::
                             static_cast<double>(part.rows()) / static_cast<double>(part.source.rows) *
                             static_cast<double>(part.cols()) / static_cast<double>(part.source.cols));
   }
-  matrix.panels_ = panels_of(parts, options.order);
+  matrix.panels_ = panels_of(parts, order);
   matrix.panel_stride_ = panel_bytes(matrix.layout_, matrix.cols_);
+  return matrix;
+}
+
+PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::byte> memory,
+                                ThreadTeam& team, const PackOptions& options) {
+  PackedMatrix matrix = planned(parts, options.order);
   matrix.memory_ = memory.data();
   KVASIR_CHECK_MSG(memory.size() == matrix.bytes(), "{}: {} bytes of memory for {}", matrix.name_,
                    memory.size(), matrix.bytes());

@@ -62,8 +62,13 @@ class PackedMatrix {
   static PackedMatrix pack(const formats::WeightSource& source, std::span<std::byte> memory, ThreadTeam& team,
                            const PackOptions& options = {});
 
+  // The matrix that pack() would make, without memory: sizes and names are known, values are not (panel() and
+  // unpack_row must not be used). Programs are planned with these before any weight is read.
+  static PackedMatrix planned(std::span<const PackPart> parts, PartOrder order = PartOrder::stacked);
+
   PackedMatrix() = default;
 
+  bool is_packed() const { return memory_ != nullptr; }
   const std::string& name() const { return name_; }  // of its tensors, joined with '+'
   const ComputeLayout& layout() const { return layout_; }
   formats::StorageFormat format() const { return format_; }  // of the first part
