@@ -14,43 +14,44 @@ static inline size_t plain_offset(const PlaneFormat& f, int token, int channel) 
   return static_cast<size_t>(token * f.dim + channel) * size;
 }
 
-// Pair vector and 16-bit lane of code (token, channel); unit = 32 channels.
+// Quad vector and byte of code (token, channel); unit = 32 channels.
 struct CodePlace {
-  int unit, vector, lane;
+  int unit, vector, byte;
 };
 static inline CodePlace code_place(PlaneRole role, int token, int channel) {
   const int unit = channel / 32, c = channel % 32;
-  if (role == PlaneRole::key) return {unit, c / 2, token * 2 + c % 2};
-  return {unit, (c / 16) * 8 + token / 2, (c % 16) * 2 + token % 2};
+  if (role == PlaneRole::key) return {unit, c / 4, token * 4 + c % 4};
+  return {unit, (c / 16) * 4 + token / 4, (c % 16) * 4 + token % 4};
 }
 
-// Reads or writes `width` bits of pair vector `vector`, lane `lane`, in a plane that starts at `plane`.
-static inline unsigned get_bits(const std::byte* plane, int width, int vector, int lane) {
-  const int slots = 16 / width;
-  uint16_t word;
-  memcpy(&word, plane + static_cast<size_t>((vector / slots) * 32 + lane) * 2, 2);
-  return (static_cast<unsigned>(word) >> ((vector % slots) * width)) & ((1u << width) - 1u);
+// Reads or writes the `width` bits of quad vector `vector`, byte `byte`, in a plane that starts at `plane`.
+static inline unsigned get_bits(const std::byte* plane, int width, int vector, int byte) {
+  const int slots = 8 / width;
+  const unsigned word = static_cast<unsigned>(plane[(vector / slots) * 64 + byte]);
+  return (word >> ((vector % slots) * width)) & ((1u << width) - 1u);
 }
-static inline void set_bits(std::byte* plane, int width, int vector, int lane, unsigned value) {
-  const int slots = 16 / width, shift = (vector % slots) * width;
+static inline void set_bits(std::byte* plane, int width, int vector, int byte, unsigned value) {
+  const int slots = 8 / width, shift = (vector % slots) * width;
   const unsigned mask = ((1u << width) - 1u) << shift;
-  uint16_t word;
-  std::byte* at = plane + static_cast<size_t>((vector / slots) * 32 + lane) * 2;
-  memcpy(&word, at, 2);
-  word = static_cast<uint16_t>((word & ~mask) | ((value << shift) & mask));
-  memcpy(at, &word, 2);
+  std::byte& at = plane[(vector / slots) * 64 + byte];
+  at = static_cast<std::byte>((static_cast<unsigned>(at) & ~mask) | ((value << shift) & mask));
+}
+
+static inline unsigned stored_flip(const PlaneFormat& f) {
+  return f.codec.kind == PlaneCodec::Kind::turbo_key && f.codec.bits == 8 ? 0x80u : 0u;
 }
 
 static inline void put_codes(const PlaneFormat& f, std::byte* block, int token, const TokenCodes& in) {
   const BitPlanes planes = bit_planes(f.codec.bits);
   const size_t unit_bytes = static_cast<size_t>(f.codec.bits) * 64;
+  const unsigned flip = stored_flip(f);
   for (int c = 0; c < f.dim; ++c) {
     const CodePlace at = code_place(f.role, token, c);
+    const unsigned code = in.codes[c] ^ flip;
     std::byte* unit = block + static_cast<size_t>(at.unit) * unit_bytes;
-    set_bits(unit, planes.first, at.vector, at.lane, in.codes[c]);
+    set_bits(unit, planes.first, at.vector, at.byte, code);
     if (planes.second != 0)
-      set_bits(unit + static_cast<size_t>(planes.first) * 64, planes.second, at.vector, at.lane,
-               static_cast<unsigned>(in.codes[c]) >> planes.first);
+      set_bits(unit + planes.first * 64, planes.second, at.vector, at.byte, code >> planes.first);
   }
   for (int g = 0; g < f.groups; ++g) {
     const size_t at = static_cast<size_t>(g * kBlockTokens + token) * static_cast<size_t>(f.scale_size);
@@ -62,14 +63,14 @@ static inline void put_codes(const PlaneFormat& f, std::byte* block, int token, 
 static inline void get_codes(const PlaneFormat& f, const std::byte* block, int token, TokenCodes& out) {
   const BitPlanes planes = bit_planes(f.codec.bits);
   const size_t unit_bytes = static_cast<size_t>(f.codec.bits) * 64;
+  const unsigned flip = stored_flip(f);
   for (int c = 0; c < f.dim; ++c) {
     const CodePlace at = code_place(f.role, token, c);
     const std::byte* unit = block + static_cast<size_t>(at.unit) * unit_bytes;
-    unsigned code = get_bits(unit, planes.first, at.vector, at.lane);
+    unsigned code = get_bits(unit, planes.first, at.vector, at.byte);
     if (planes.second != 0)
-      code |= get_bits(unit + static_cast<size_t>(planes.first) * 64, planes.second, at.vector, at.lane)
-              << planes.first;
-    out.codes[c] = static_cast<uint8_t>(code);
+      code |= get_bits(unit + planes.first * 64, planes.second, at.vector, at.byte) << planes.first;
+    out.codes[c] = static_cast<uint8_t>(code ^ flip);
   }
   for (int g = 0; g < f.groups; ++g) {
     const size_t at = static_cast<size_t>(g * kBlockTokens + token) * static_cast<size_t>(f.scale_size);

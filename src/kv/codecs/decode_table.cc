@@ -1,29 +1,57 @@
 #include "kv/codecs/decode_table.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "kv/codecs/rotation_tables.h"
 
 namespace kvasir::kv {
+namespace {
+
+// Puts the codebook on bytes around 128. Of 256 scales up to the one at which the largest entry becomes 127,
+// the one with the least squared error of the entries.
+void byte_codebook(const Codebook& book, DecodeTable& out) {
+  double largest = 0;
+  for (int i = 0; i < book.size; ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(std::bit_cast<float>(book.centroids[i]))));
+  double best = HUGE_VAL;
+  for (int tried = 0; tried < 256; ++tried) {
+    const float scale = static_cast<float>(largest / (127.0 - tried * 0.125));
+    double error = 0;
+    for (int i = 0; i < book.size; ++i) {
+      const double entry = std::bit_cast<float>(book.centroids[i]);
+      const double rest = entry - std::rint(entry / scale) * scale;
+      error += rest * rest;
+    }
+    if (error < best) {
+      best = error;
+      out.byte_scale = scale;
+    }
+  }
+  for (int i = 0; i < 64; ++i) {
+    const double entry = std::bit_cast<float>(book.centroids[i % book.size]);
+    out.bytes[i] = static_cast<uint8_t>(128 + static_cast<int>(std::rint(entry / out.byte_scale)));
+  }
+  out.has_bytes = out.looks_up = true;
+}
+
+}  // namespace
 
 DecodeTable make_decode_table(const PlaneFormat& format) {
   DecodeTable out = {};
   if (format.plain()) return out;
   const int bits = format.codec.bits, size = 1 << bits;
-  const bool is_signed = format.codec.kind == PlaneCodec::Kind::turbo_key && bits == 8;
-  const bool is_book = format.codec.kind == PlaneCodec::Kind::rotated;
-  if (!is_signed && !is_book) out.center = static_cast<float>(size / 2);
-  for (int i = 0; i < 256; ++i) {
-    const int code = i % size;
-    if (is_book) {
-      out.values[i] = std::bit_cast<float>(codebook(bits).centroids[code]);
-    } else if (is_signed) {
-      out.values[i] = static_cast<float>(static_cast<int8_t>(code));
-    } else {
-      out.values[i] = static_cast<float>(code) - out.center;
-    }
-    out.bf16[i] = f32_to_bf16(out.values[i]);
+  if (format.codec.kind == PlaneCodec::Kind::rotated) {
+    const Codebook book = codebook(bits);
+    for (int i = 0; i < 256; ++i) out.values[i] = std::bit_cast<float>(book.centroids[i % size]);
+    if (size <= 64) byte_codebook(book, out);
+    return out;
   }
+  out.center = static_cast<float>(size / 2);
+  for (int i = 0; i < 256; ++i) out.values[i] = static_cast<float>(i % size) - out.center;
+  if (format.codec.kind == PlaneCodec::Kind::turbo_key && bits == 8) out.stored_bias = 128;
+  out.has_bytes = true;
   return out;
 }
 

@@ -1,11 +1,14 @@
-// What the codes of a plane mean, as a table that kernels look codes up in.
+// What the codes of a plane mean to attention, code = the bits that lie in memory.
 //
-//   value = scale * table[code] + offset',   offset' = bias + scale * center  (affine)
-//                                            offset' = scale * (zero + center)  (turbo keys)
-//                                            none                               (rotated: table = codebook)
-//
-// Integer codes are centred (table[code] = code - center), which keeps products small beside their sum; they
-// are exact in bf16. Codebook entries are rounded to bf16 for the bf16 dot products only.
+// In f32:       value = scale * values[code] + offset'
+//               offset' = bias + scale * center (affine), scale * (zero + center - stored_bias) (turbo keys)
+//               values[code] = code - center, or the codebook's entry. Centred codes keep products small
+//               beside their sum.
+// As integers:  value = scale * code + offset'', offset'' = bias (affine), scale * (zero - stored_bias)
+// (turbo keys)
+//               value = scale * byte_scale * (bytes[code] - 128), the codebook on 8 bits (rotated):
+//               byte_scale is chosen so that the squared error of the entries is least. A codebook of 256
+//               entries has no such form.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +19,14 @@ namespace kvasir::kv {
 
 struct DecodeTable {
   alignas(64) float values[256];
-  alignas(64) uint16_t bf16[256];
+  alignas(64) uint8_t bytes[64];  // 64 entries, repeated past 2^bits
   float center = 0;
+  float stored_bias = 0;  // signed codes lie in memory plus this
+  float byte_scale = 1;
+  bool has_bytes = false;  // the integer form exists
+  bool looks_up = false;   // bytes[] is needed
 };
 
-// Entries past 2^bits repeat the table, so that an index may carry bits of its neighbours above `bits`.
 DecodeTable make_decode_table(const PlaneFormat& format);
 
 }  // namespace kvasir::kv

@@ -1,20 +1,23 @@
 // How one plane (K or V of one head) of a layer group is arranged in memory, in blocks of 16 tokens.
 //
-// A block is what attention reads: matrix "pair vectors" of 16 lanes times 2, the operand shape of the bf16
-// dot-product instructions. Keys have tokens in the lanes and channels in the pairs (scores of 16 keys at
-// once); values have channels in the lanes and tokens in the pairs (16 channels of the output at once).
+// A block is the right matrix of attention's products, 16 lanes wide. Keys have tokens in the lanes and
+// channels along the product (scores of 16 keys at once); values have channels in the lanes and tokens along
+// the product (16 channels of the output at once).
 //
-//   plain bf16   K: [pairs of channels][16 tokens][2]        V: [8 pairs of tokens][channels][2]
-//   f32, f16     K: [channels][16 tokens]                    V: [16 tokens][channels]
-//   codes        units of 32 channels x 16 tokens = 16 pair vectors of 32 codes, split by bits into planes of
-//                8, 4, 2 or 1 bits (6 = 4 + 2, 5 = 4 + 1, 3 = 2 + 1). In a plane of w bits, 16 / w pair
-//                vectors share one vector of 32 16-bit lanes: pair vector i lies in vector i / (16 / w), bits
-//                [i % (16 / w) * w, + w) of each lane, so that one shift brings 32 codes into place.
-//                K: i = pair of channels.  V: i = 8 * (half of 16 channels) + pair of tokens.
-//                Behind the codes: scales [groups][16 tokens], then offsets (biases, zeros) [groups][16
-//                tokens].
+//   bf16      pairs along the product share a lane of 32 bits:
+//             K: [pairs of channels][16 tokens][2]      V: [8 pairs of tokens][channels][2]
+//   f32, f16  K: [channels][16 tokens]                  V: [16 tokens][channels]
+//   codes     units of 32 channels x 16 tokens = 8 quad vectors, each 16 lanes times 4 codes along the
+//   product (the
+//             operand of 8-bit dot products), split by bits into planes of 8, 4, 2 or 1 bits (6 = 4 + 2, 5 =
+//             4 + 1, 3 = 2 + 1). In a plane of w bits, 8 / w quad vectors share one vector of 64 bytes: quad
+//             vector i lies in vector i / (8 / w), bits [i % (8 / w) * w, + w) of each byte, so that a shift
+//             and a mask bring 64 codes into place. K: i = quad of channels, byte = token * 4 + channel % 4
+//             V: i = 4 * (half of 16 channels) + quad of tokens, byte = channel % 16 * 4 + token % 4
+//             Behind the codes: scales [groups][16 tokens], then offsets (biases, zeros) [groups][16 tokens].
+//             Turbo keys of 8 bits, which are signed, lie in memory plus 128.
 //
-// Channels past `dim` of an odd plain K are zero. Loads of the last lanes of V may run past the plane; pages
+// The channel past an odd dim of a bf16 K is zero. Loads of the last lanes of V may run past the plane; pages
 // end with kReadSlack bytes for it.
 #pragma once
 

@@ -1,5 +1,6 @@
-// Attention alone: decode over long contexts (bytes against the machine's read bandwidth) and prefill (operations
-// against its bf16 rate), both limits measured in the same process. KVASIR_BENCH_THREADS sets the team (default 2).
+// Attention alone: decode over long contexts (bytes against the machine's read bandwidth) and prefill
+// (operations against its bf16 rate), both limits measured in the same process. KVASIR_BENCH_THREADS sets the
+// team (default 2).
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -59,7 +60,8 @@ double read_bandwidth(ThreadTeam& team) {
   return result;
 }
 
-// The product of attention itself on operands in the first-level cache, bf16 where the level has it: operations a second.
+// The product of attention itself on operands in the first-level cache, bf16 where the level has it:
+// operations a second.
 double arithmetic_peak(ThreadTeam& team, IsaLevel isa) {
   static const double result = [&] {
     double best = 0;
@@ -85,9 +87,12 @@ CodecPair codec_of(int index) {
   const auto affine = [](int bits) { return PlaneCodec{PlaneCodec::Kind::affine, Dtype::bf16, bits, 64}; };
   const auto turbo = [](int bits) { return PlaneCodec{PlaneCodec::Kind::turbo_key, Dtype::bf16, bits, 32}; };
   const auto rot = [](int bits) { return PlaneCodec{PlaneCodec::Kind::rotated, Dtype::bf16, bits, 32}; };
-  const CodecPair pairs[] = {{bf16, bf16},           {f32, f32},       {affine(8), affine(8)}, {affine(6), affine(6)},
-                             {affine(5), affine(5)}, {affine(4), affine(4)}, {affine(3), affine(3)}, {affine(2), affine(2)},
-                             {turbo(8), rot(3)},     {rot(5), rot(5)}, {rot(4), rot(4)},       {rot(8), rot(8)}};
+  const CodecPair pairs[] = {{bf16, bf16},           {f32, f32},
+                             {affine(8), affine(8)}, {affine(6), affine(6)},
+                             {affine(5), affine(5)}, {affine(4), affine(4)},
+                             {affine(3), affine(3)}, {affine(2), affine(2)},
+                             {turbo(8), rot(3)},     {rot(5), rot(5)},
+                             {rot(4), rot(4)},       {rot(8), rot(8)}};
   return pairs[index];
 }
 const char* const kCodecNames[] = {"bf16",    "f32",     "affine8",  "affine6", "affine5", "affine4",
@@ -109,7 +114,8 @@ void attend(benchmark::State& bench, const Shape& shape, int codec, int context,
   Reservation memory(layout->page_bytes() * static_cast<size_t>(pages), nullptr, MemoryCategory::kv);
   memory.commit(memory.reserved());
   std::vector<std::byte*> table;
-  for (int i = 0; i < pages; ++i) table.push_back(memory.data() + static_cast<size_t>(i) * layout->page_bytes());
+  for (int i = 0; i < pages; ++i)
+    table.push_back(memory.data() + static_cast<size_t>(i) * layout->page_bytes());
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<size_t>(shape.dim));
@@ -142,7 +148,8 @@ void attend(benchmark::State& bench, const Shape& shape, int codec, int context,
   }
   const size_t stride = programs[0].values()[static_cast<size_t>(q.index)].stride;
   std::byte* queries = arena.allocate(stride * static_cast<size_t>(tokens));
-  for (size_t i = 0; i < stride * static_cast<size_t>(tokens) / 4; ++i) reinterpret_cast<float*>(queries)[i] = normal(random);
+  for (size_t i = 0; i < stride * static_cast<size_t>(tokens) / 4; ++i)
+    reinterpret_cast<float*>(queries)[i] = normal(random);
   for (auto& p : programs) p.bind(q, queries);
 
   std::vector<int32_t> row_of_token(static_cast<size_t>(tokens), 0), position;
@@ -194,21 +201,23 @@ int register_all() {
         // Enough layers that no cache holds them.
         const double layer_bytes = 2.0 * shape.kv_heads * shape.dim * 2 * context;
         const int layers = std::max(2, static_cast<int>(6e8 / layer_bytes));
-        benchmark::RegisterBenchmark(fmt::format("decode/{}/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
-                                     [=](benchmark::State& state) {
-                                       attend(state, shape, codec, context, 1, layers, AttentionPrecision::bf16);
-                                     })
+        benchmark::RegisterBenchmark(
+            fmt::format("decode/{}/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
+            [=](benchmark::State& state) {
+              attend(state, shape, codec, context, 1, layers, AttentionPrecision::bf16);
+            })
             ->Unit(benchmark::kMillisecond);
       }
     }
     for (int codec : {0, 1, 2, 5, 8}) {
       if (s > 2 && codec != 0) continue;
       for (int context : {512, 4096}) {
-        benchmark::RegisterBenchmark(fmt::format("prefill/{}/tokens:512/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
-                                     [=](benchmark::State& state) {
-                                       attend(state, shape, codec, context, 512, 1,
-                                              codec == 1 ? AttentionPrecision::f32 : AttentionPrecision::bf16);
-                                     })
+        benchmark::RegisterBenchmark(
+            fmt::format("prefill/{}/tokens:512/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
+            [=](benchmark::State& state) {
+              attend(state, shape, codec, context, 512, 1,
+                     codec == 1 ? AttentionPrecision::f32 : AttentionPrecision::bf16);
+            })
             ->Unit(benchmark::kMillisecond);
       }
     }

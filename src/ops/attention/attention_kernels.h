@@ -32,10 +32,11 @@ struct AttentionState {
 };
 
 struct AttentionScratch {
-  std::byte* queries;  // [kTileRows][dim_k, even] f32, or bf16
+  std::byte* queries;  // [kTileRows][dim_k, even] f32, bf16, or 16-bit integers as upper and lower bytes
   float* query_sums;   // [kTileRows][groups of K]
+  float* row_scales;   // [kTileRows]: times a row's scores
   float* scores;       // [kTileRows][256]
-  std::byte* weights;  // [kTileRows][256] f32 or bf16: what multiplies V
+  std::byte* weights;  // [kTileRows][256] f32, bf16, or integers: what multiplies V
   float* bias;         // [kTileRows]
   float* scales;       // [groups][256]: scales, then offsets, of a segment
   std::byte* tile;     // decoded or blended blocks
@@ -58,6 +59,7 @@ struct AttentionTile {
   float softcap = 0.0f;
   int sinks = 0;
   bool bf16 = false;      // q and p rounded to bf16
+  bool use_dot = false;   // bf16 dot products rather than the same chain of fused multiply-adds
   size_t out_stride = 0;  // floats
   AttentionScratch scratch;
 };
@@ -73,8 +75,9 @@ struct AttentionKernels {
   // Rounds (and rotates) the tile's queries into the scratch.
   void (*load_queries)(const AttentionTile& tile);
   void (*clear)(const AttentionTile& tile, const AttentionState& state);
-  // Merges the segment's keys into the state.
-  void (*segment)(const AttentionTile& tile, const KeySegment& segment, const AttentionState& state);
+  // Merges the segment's keys into the state. `next` (may be null) is only fetched.
+  void (*segment)(const AttentionTile& tile, const KeySegment& segment, const KeySegment* next,
+                  const AttentionState& state);
   // Merges `part` (a later segment's own result) into `state`.
   void (*merge)(const AttentionTile& tile, const AttentionState& part, const AttentionState& state);
   // Joins the sink logits (null: none; one per row), divides, un-rotates and writes rows of dim_v floats.

@@ -27,545 +27,29 @@ using kv::PlaneRole;
 
 #include "kv/codecs/rotation-inl.h"
 
-#if defined(__AVX512BF16__)
-constexpr bool kHasDot = true;
-#else
-constexpr bool kHasDot = false;
-#endif
-#if defined(__AVX512F__)
-constexpr int kMaxRows = 6, kMaxVectors = 4;  // register tile: 24 of 32 accumulators
-#else
-constexpr int kMaxRows = 3, kMaxVectors = 2;  // times 2 (avx2) or 4 registers each
-#endif
+#include "ops/attention/lanes-inl.h"
 
-using D = hn::CappedTag<float, 16>;
-using V = hn::Vec<D>;
-using DI = hn::RebindToSigned<D>;
-using DU = hn::RebindToUnsigned<D>;
-constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
-constexpr int kParts = 16 / kLanes;
+#include "ops/attention/products-inl.h"
 
-// 16 lanes of f32 on any level.
-struct V16 {
-  V part[kParts];
-};
-#define FOR_PARTS _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
+#include "ops/attention/decode-inl.h"
 
-HWY_INLINE V16 load(const float* p) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::LoadU(D(), p + i * kLanes);
-  return r;
-}
-HWY_INLINE void store(const V16& v, float* p) {
-  FOR_PARTS hn::StoreU(v.part[i], D(), p + i * kLanes);
-}
-HWY_INLINE V16 set(float x) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::Set(D(), x);
-  return r;
-}
-HWY_INLINE V16 fma(const V16& a, const V16& b, const V16& c) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::MulAdd(a.part[i], b.part[i], c.part[i]);
-  return r;
-}
-HWY_INLINE V16 add(const V16& a, const V16& b) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::Add(a.part[i], b.part[i]);
-  return r;
-}
-HWY_INLINE V16 sub(const V16& a, const V16& b) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::Sub(a.part[i], b.part[i]);
-  return r;
-}
-HWY_INLINE V16 mul(const V16& a, const V16& b) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::Mul(a.part[i], b.part[i]);
-  return r;
-}
-HWY_INLINE V16 div(const V16& a, const V16& b) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::Div(a.part[i], b.part[i]);
-  return r;
-}
-// a > b ? a : b, so a NaN in `a` gives b.
-HWY_INLINE V16 max(const V16& a, const V16& b) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::IfThenElse(hn::Gt(a.part[i], b.part[i]), a.part[i], b.part[i]);
-  return r;
-}
-// x where keep != 0, else other: NaN in a dropped lane is dropped.
-HWY_INLINE V16 select_nonzero(const V16& keep, const V16& x, const V16& other) {
-  V16 r;
-  FOR_PARTS r.part[i] = hn::IfThenElse(hn::Ne(keep.part[i], hn::Zero(D())), x.part[i], other.part[i]);
-  return r;
-}
-// Elements 2i + 1 and 2i of 16 pairs of bf16.
-HWY_INLINE void load_pairs(const std::byte* p, V16& even, V16& odd) {
-  const DU du;
-  FOR_PARTS {
-    const auto bits = hn::LoadU(du, reinterpret_cast<const uint32_t*>(p) + i * kLanes);
-    even.part[i] = hn::BitCast(D(), hn::ShiftLeft<16>(bits));
-    odd.part[i] = hn::BitCast(D(), hn::And(bits, hn::Set(du, 0xFFFF0000u)));
-  }
-}
-// Rounded to bf16, kept as f32. For finite values.
-HWY_INLINE V16 round_bf16(const V16& x) {
-  const DU du;
-  V16 r;
-  FOR_PARTS {
-    const auto bits = hn::BitCast(du, x.part[i]);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-    const auto up = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), odd);
-    r.part[i] = hn::BitCast(D(), hn::And(up, hn::Set(du, 0xFFFF0000u)));
-  }
-  return r;
-}
+#include "ops/attention/visibility-inl.h"
 
-// e^x for x <= 0; 0 below -87. e^0 is exactly 1. Taylor to r^7 for |r| <= ln(2)/2: the rest is below 6e-9.
-HWY_INLINE V16 exp_negative(const V16& x) {
-  const D d;
-  const DI di;
-  V16 out;
-  FOR_PARTS {
-    const V v = hn::Max(x.part[i], hn::Set(d, -88.0f));
-    const V n = hn::Round(hn::Mul(v, hn::Set(d, 0x1.715476p+0f)));
-    V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), v);  // ln 2 in two parts, n times the first is exact
-    r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-    V y = hn::Set(d, 1.0f / 5040.0f);
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 720.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 120.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 24.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 6.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 0.5f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
-    const auto power = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-    const V scaled = hn::Mul(y, hn::BitCast(d, power));
-    out.part[i] = hn::IfThenElse(hn::Ge(x.part[i], hn::Set(d, -87.0f)), scaled, hn::Zero(d));
-  }
-  return out;
-}
-
-HWY_INLINE float exp_negative(float x) {
-  float lanes[16];
-  store(exp_negative(set(x)), lanes);
-  return lanes[0];
-}
-
-// c tanh(s / c), through e^(-2|s/c|).
-HWY_INLINE V16 soft_cap(const V16& s, float cap) {
-  const D d;
-  const V16 x = div(s, set(cap));
-  V16 doubled;
-  FOR_PARTS doubled.part[i] = hn::Mul(hn::Abs(x.part[i]), hn::Set(d, -2.0f));
-  const V16 e = exp_negative(doubled);
-  V16 out;
-  FOR_PARTS {
-    const V t = hn::Div(hn::Sub(hn::Set(d, 1.0f), e.part[i]), hn::Add(hn::Set(d, 1.0f), e.part[i]));
-    out.part[i] = hn::Mul(hn::CopySign(t, x.part[i]), hn::Set(d, cap));
-  }
-  return out;
-}
-
-// Sum and maximum over the lanes in a fixed tree.
-HWY_INLINE float sum_of(const V16& v) {
-  float x[16];
-  store(v, x);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) x[i] += x[i + width];
-  return x[0];
-}
-HWY_INLINE float max_of(const V16& v) {
-  float x[16];
-  store(v, x);
-  float best = x[0];
-  for (int i = 1; i < 16; ++i) best = x[i] > best ? x[i] : best;
-  return best;
-}
-
-// ---- how a plane enters its product
-// -------------------------------------------------------------------------------------------
-
-enum class Operand {
-  dot,    // both sides bf16 pairs, dpbf16ps
-  pairs,  // left f32, right bf16 pairs
-  f32,    // left f32, right f32
-};
-
-Operand operand_of(const PlaneFormat& f, bool bf16) {
-  if (f.plain()) {
-    if (f.codec.plain != Dtype::bf16) return Operand::f32;
-    return kHasDot && bf16 ? Operand::dot : Operand::pairs;
-  }
-  return kHasDot && bf16 ? Operand::dot : Operand::f32;
-}
-
-// The right matrix of a product: block n starts at block[n]; vector (step k, 16 lanes v) lies k * step + v *
-// 64 bytes on. A step is a pair (dot, pairs) or one element (f32).
-#if defined(__AVX512BF16__)
-HWY_INLINE __m512 dot(__m512 acc, uint32_t a, __m512i b) {
-  return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a))),
-                          reinterpret_cast<__m512bh>(b));
-}
-#endif
-HWY_INLINE uint32_t load_u32(const void* p) {
-  uint32_t x;
-  memcpy(&x, p, 4);
-  return x;
-}
-
-template <int MR, int NR>
-struct Accumulators {
-  V16 at[MR][NR];
-  HWY_INLINE void clear() {
-    _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n)
-        at[m][n] = set(0.0f);
-  }
-  // One step: row m's left element(s) at left + m * left_stride, right vectors right[n].
-  template <Operand kOperand>
-  HWY_INLINE void step(const std::byte* left, size_t left_stride, const std::byte* const (&right)[NR]) {
-    if constexpr (kOperand == Operand::dot) {
-#if defined(__AVX512BF16__)
-      __m512i b[NR];
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) b[n] = _mm512_loadu_si512(right[n]);
-      _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
-        const uint32_t a = load_u32(left + static_cast<size_t>(m) * left_stride);
-        _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) at[m][n].part[0].raw =
-            dot(at[m][n].part[0].raw, a, b[n]);
-      }
-#endif
-    } else if constexpr (kOperand == Operand::pairs) {
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-        V16 even, odd;
-        load_pairs(right[n], even, odd);
-        _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
-          const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
-          at[m][n] = fma(set(a[1]), odd, at[m][n]);
-          at[m][n] = fma(set(a[0]), even, at[m][n]);
-        }
-      }
-    } else {
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-        const V16 b = load(reinterpret_cast<const float*>(right[n]));
-        _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
-          const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
-          at[m][n] = fma(set(a[0]), b, at[m][n]);
-        }
-      }
-    }
-  }
-};
-constexpr size_t left_step(Operand operand) {
-  return operand == Operand::pairs ? 8 : 4;
-}
-
-// ---- scores = Q K^T
-// -----------------------------------------------------------------------------------------------------------
-
-struct ScoreTask {
-  const std::byte* queries;  // row 0
-  size_t query_stride;       // bytes
-  const std::byte* keys[4];  // blocks
-  int columns[4];            // first column of each block's scores
-  int group_steps;           // steps of one scale group (plain: all)
-  int groups;
-  const float* scales;   // [groups][256], null: plain
-  const float* offsets;  // null: none
-  const float* query_sums;
-  size_t query_sum_stride;
-  float* scores;  // row 0, 256 columns
-};
-
-template <Operand kOperand, int MR, int NR>
-void score_block(const ScoreTask& t) {
-  const std::byte* right[NR];
-  _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.keys[n];
-  const std::byte* left = t.queries;
-  Accumulators<MR, NR> acc;
-  if (t.scales == nullptr) {
-    acc.clear();
-    for (int k = 0; k < t.group_steps; ++k) {
-      acc.template step<kOperand>(left, t.query_stride, right);
-      left += left_step(kOperand);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += 64;
-    }
-    for (int m = 0; m < MR; ++m)
-      for (int n = 0; n < NR; ++n) store(acc.at[m][n], t.scores + m * kSegmentKeys + t.columns[n]);
-    return;
-  }
-  for (int g = 0; g < t.groups; ++g) {
-    acc.clear();
-    for (int k = 0; k < t.group_steps; ++k) {
-      acc.template step<kOperand>(left, t.query_stride, right);
-      left += left_step(kOperand);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += 64;
-    }
-    const float* scales = t.scales + g * kSegmentKeys;
-    _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m)
-        _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-      float* out = t.scores + m * kSegmentKeys + t.columns[n];
-      V16 total = g == 0 ? set(0.0f) : load(out);
-      total = fma(acc.at[m][n], load(scales + t.columns[n]), total);
-      if (t.offsets != nullptr)
-        total = fma(set(t.query_sums[static_cast<size_t>(m) * t.query_sum_stride + static_cast<size_t>(g)]),
-                    load(t.offsets + g * kSegmentKeys + t.columns[n]), total);
-      store(total, out);
-    }
-  }
-}
-
-// ---- out = out * a + (P V + bias) * b
-// -------------------------------------------------------------------------------------------
-
-struct ValueTask {
-  const std::byte* weights;  // row 0, 256 columns
-  size_t weight_stride;      // bytes
-  int blocks;
-  const std::byte* values[kSegmentBlocks];  // first channel of the tile
-  size_t steps[kSegmentBlocks];             // bytes from one step (pair of keys, or key) to the next
-  int columns[kSegmentBlocks];              // first column of each block's weights
-  const float* bias;                        // [rows]
-  const float* keep;                        // [rows] a
-  const float* take;                        // [rows] b
-  float* out;                               // row 0, first channel of the tile
-  size_t out_stride;                        // floats
-};
-
-template <Operand kOperand, int MR, int NR>
-void value_block(const ValueTask& t) {
-  constexpr int kSteps = kOperand == Operand::f32 ? kBlockTokens : kBlockTokens / 2;
-  constexpr size_t kColumn = kOperand == Operand::dot ? 2 : 4;
-  Accumulators<MR, NR> acc;
-  acc.clear();
-  for (int b = 0; b < t.blocks; ++b) {
-    const std::byte* left = t.weights + static_cast<size_t>(t.columns[b]) * kColumn;
-    const std::byte* right[NR];
-    _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.values[b] + n * 64;
-    _Pragma("GCC unroll 2") for (int k = 0; k < kSteps; ++k) {
-      acc.template step<kOperand>(left, t.weight_stride, right);
-      left += left_step(kOperand);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += t.steps[b];
-    }
-  }
-  _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
-    const V16 bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);
-    _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-      float* out = t.out + static_cast<size_t>(m) * t.out_stride + n * 16;
-      store(fma(load(out), keep, mul(add(acc.at[m][n], bias), take)), out);
-    }
-  }
-}
-
-// ---- dispatch on the register tile
-// ---------------------------------------------------------------------------------------------
-
-template <Operand kOperand, int MR>
-void score_rows(int vectors, const ScoreTask& t) {
-  if constexpr (kMaxVectors >= 4) {
-    if (vectors == 4) return score_block<kOperand, MR, 4>(t);
-    if (vectors == 3) return score_block<kOperand, MR, 3>(t);
-  }
-  if (vectors == 2) return score_block<kOperand, MR, 2>(t);
-  return score_block<kOperand, MR, 1>(t);
-}
-template <Operand kOperand, int MR>
-void value_rows(int vectors, const ValueTask& t) {
-  if constexpr (kMaxVectors >= 4) {
-    if (vectors == 4) return value_block<kOperand, MR, 4>(t);
-    if (vectors == 3) return value_block<kOperand, MR, 3>(t);
-  }
-  if (vectors == 2) return value_block<kOperand, MR, 2>(t);
-  return value_block<kOperand, MR, 1>(t);
-}
-template <Operand kOperand>
-void score_tile(int rows, int vectors, const ScoreTask& t) {
-  if constexpr (kMaxRows >= 6) {
-    if (rows == 6) return score_rows<kOperand, 6>(vectors, t);
-    if (rows == 5) return score_rows<kOperand, 5>(vectors, t);
-    if (rows == 4) return score_rows<kOperand, 4>(vectors, t);
-  }
-  if (rows == 3) return score_rows<kOperand, 3>(vectors, t);
-  if (rows == 2) return score_rows<kOperand, 2>(vectors, t);
-  return score_rows<kOperand, 1>(vectors, t);
-}
-template <Operand kOperand>
-void value_tile(int rows, int vectors, const ValueTask& t) {
-  if constexpr (kMaxRows >= 6) {
-    if (rows == 6) return value_rows<kOperand, 6>(vectors, t);
-    if (rows == 5) return value_rows<kOperand, 5>(vectors, t);
-    if (rows == 4) return value_rows<kOperand, 4>(vectors, t);
-  }
-  if (rows == 3) return value_rows<kOperand, 3>(vectors, t);
-  if (rows == 2) return value_rows<kOperand, 2>(vectors, t);
-  return value_rows<kOperand, 1>(vectors, t);
-}
-void score_tile(Operand operand, int rows, int vectors, const ScoreTask& t) {
-  if (kHasDot && operand == Operand::dot)
-    return score_tile < kHasDot ? Operand::dot : Operand::f32 > (rows, vectors, t);
-  if (operand == Operand::pairs) return score_tile<Operand::pairs>(rows, vectors, t);
-  return score_tile<Operand::f32>(rows, vectors, t);
-}
-void value_tile(Operand operand, int rows, int vectors, const ValueTask& t) {
-  if (kHasDot && operand == Operand::dot)
-    return value_tile < kHasDot ? Operand::dot : Operand::f32 > (rows, vectors, t);
-  if (operand == Operand::pairs) return value_tile<Operand::pairs>(rows, vectors, t);
-  return value_tile<Operand::f32>(rows, vectors, t);
-}
-
-// ---- decoding blocks into the tile
-// -----------------------------------------------------------------------------------------------
-
-inline float half_to_float(uint16_t bits) {
-  // Exact in every case: the exponent is moved by a multiplication, which also normalises subnormals.
-  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFFu) << 13;
-  uint32_t word = magnitude;
-  float x;
-  if (magnitude >= 0x0F800000u) {  // infinity, NaN
-    word |= 0x70000000u;
-    memcpy(&x, &word, 4);
-  } else {
-    memcpy(&x, &word, 4);
-    x *= 0x1p+112f;
-  }
-  uint32_t out;
-  memcpy(&out, &x, 4);
-  out |= static_cast<uint32_t>(bits & 0x8000u) << 16;
-  memcpy(&x, &out, 4);
-  return x;
-}
-void halves_to_floats(const std::byte* in, int count, float* out) {
-  for (int i = 0; i < count; ++i) {
-    uint16_t bits;
-    memcpy(&bits, in + i * 2, 2);
-    out[i] = half_to_float(bits);
-  }
-}
-void scales_to_floats(const std::byte* in, Dtype type, int count, float* out) {
-  if (type == Dtype::f32) {
-    memcpy(out, in, static_cast<size_t>(count) * 4);
-  } else if (type == Dtype::f16) {
-    halves_to_floats(in, count, out);
-  } else {
-    for (int i = 0; i < count; ++i) {
-      uint16_t bits;
-      memcpy(&bits, in + i * 2, 2);
-      const uint32_t word = static_cast<uint32_t>(bits) << 16;
-      memcpy(out + i, &word, 4);
-    }
-  }
-}
-
-// Codes of pair vector `vector` of a unit.
-void unit_codes(const std::byte* unit, int bits, int vector, uint8_t* codes) {
-  const kv::BitPlanes planes = kv::bit_planes(bits);
-  const auto plane = [&](const std::byte* base, int width, int lane) {
-    const int slots = 16 / width;
-    uint16_t word;
-    memcpy(&word, base + ((vector / slots) * 32 + lane) * 2, 2);
-    return (static_cast<unsigned>(word) >> ((vector % slots) * width)) & ((1u << width) - 1u);
-  };
-  for (int lane = 0; lane < 32; ++lane) {
-    unsigned code = plane(unit, planes.first, lane);
-    if (planes.second != 0) code |= plane(unit + planes.first * 64, planes.second, lane) << planes.first;
-    codes[lane] = static_cast<uint8_t>(code);
-  }
-}
-
-// Codes of one K block: bf16 pairs [dim / 2][16][2], or f32 [dim][16].
-void decode_keys(const PlaneFormat& f, const DecodeTable& table, const std::byte* block, Operand operand,
-                 std::byte* out) {
-  uint8_t codes[32];
-  for (int u = 0; u < f.dim / 32; ++u) {
-    const std::byte* unit = block + u * f.codec.bits * 64;
-    for (int i = 0; i < 16; ++i) {
-      unit_codes(unit, f.codec.bits, i, codes);
-      if (operand == Operand::dot) {
-        uint16_t* to = reinterpret_cast<uint16_t*>(out) + (u * 16 + i) * 32;
-        for (int e = 0; e < 32; ++e) to[e] = table.bf16[codes[e]];
-      } else {
-        float* to = reinterpret_cast<float*>(out) + (u * 16 + i) * 32;
-        for (int e = 0; e < 32; ++e) to[(e % 2) * 16 + e / 2] = table.values[codes[e]];
-      }
-    }
-  }
-}
-
-// Codes of channels [first, first + width) of one V block: bf16 pairs [8][width][2], or f32 [16][width];
-// multiples of 32.
-void decode_values(const PlaneFormat& f, const DecodeTable& table, const std::byte* block, int first,
-                   int width, Operand operand, std::byte* out) {
-  uint8_t codes[32];
-  for (int u = 0; u < width / 32; ++u) {
-    const std::byte* unit = block + (first / 32 + u) * f.codec.bits * 64;
-    for (int i = 0; i < 16; ++i) {
-      const int pair = i % 8, channel = u * 32 + (i / 8) * 16;
-      unit_codes(unit, f.codec.bits, i, codes);
-      if (operand == Operand::dot) {
-        uint16_t* to = reinterpret_cast<uint16_t*>(out) + (pair * width + channel) * 2;
-        for (int e = 0; e < 32; ++e) to[e] = table.bf16[codes[e]];
-      } else {
-        float* to = reinterpret_cast<float*>(out) + pair * 2 * width + channel;
-        for (int e = 0; e < 32; ++e) to[(e % 2) * width + e / 2] = table.values[codes[e]];
-      }
-    }
-  }
-}
-
-// ---- visibility
-// ----------------------------------------------------------------------------------------------------------------
-
-bool sees_all(const Visibility& v, int32_t first, int32_t count) {
-  return first >= v.begin && first + count <= v.end &&
-         (v.draft == ~uint64_t{0} || first + count <= v.end - 64);
-}
-bool sees(const Visibility& v, int sinks, int32_t key) {
-  if (key >= v.end) return false;
-  if (key < sinks) return true;
-  if (key < v.begin) return false;
-  const int32_t age = v.end - 1 - key;
-  return age >= 64 || ((v.draft >> age) & 1u) != 0;
-}
-bool may_see(const Visibility& v, int sinks, int32_t first, int32_t count) {
-  return first < v.end && (first + count > v.begin || first < sinks);
-}
-
-struct SeenBlock {
-  int block;
-  bool whole;  // every row sees every key
-};
-struct SeenBlocks {
-  int count = 0;
-  SeenBlock at[kSegmentBlocks];
-};
-SeenBlocks seen_blocks(const AttentionTile& tile, const KeySegment& segment) {
-  SeenBlocks out;
-  for (int b = 0; b < kSegmentBlocks; ++b) {
-    if (segment.keys[b] == nullptr) continue;
-    const int32_t first = segment.first_key + b * kBlockTokens;
-    bool any = false, all = true;
-    for (int t = 0; t < tile.tokens; ++t) {
-      any = any || may_see(tile.visible[t], tile.sinks, first, kBlockTokens);
-      all = all && sees_all(tile.visible[t], first, kBlockTokens);
-    }
-    if (any) out.at[out.count++] = {b, all};
-  }
-  return out;
-}
+#include "ops/attention/integer-inl.h"
 
 // ---- the segment
 // -----------------------------------------------------------------------------------------------------------------
 
 size_t query_stride(const AttentionTile& tile) {
   const size_t dims = static_cast<size_t>((tile.key->dim + 1) / 2 * 2);
-  return dims * (operand_of(*tile.key, tile.bf16) == Operand::dot ? 2 : 4);
+  const Operand operand = key_operand(tile);
+  return dims * (operand == Operand::dot || operand == Operand::integer ? 2 : 4);
 }
 
 void load_queries(const AttentionTile& tile) {
   const PlaneFormat& key = *tile.key;
   const int dim = key.dim, even = (dim + 1) / 2 * 2;
-  const bool dot = operand_of(key, tile.bf16) == Operand::dot;
+  const Operand operand = key_operand(tile);
   const size_t stride = query_stride(tile);
   float row[2048 + 16];
   for (int m = 0; m < tile.rows; ++m) {
@@ -575,11 +59,16 @@ void load_queries(const AttentionTile& tile) {
       memcpy(row, tile.queries[m], static_cast<size_t>(dim) * 4);
     }
     if (even != dim) row[dim] = 0.0f;
+    tile.scratch.row_scales[m] = tile.scale;
+    if (operand == Operand::integer) {
+      load_integer_query(tile, m, row, tile.scratch.queries + static_cast<size_t>(m) * stride);
+      continue;
+    }
     if (tile.bf16) {
       for (int i = 0; i < even; i += 16) store(round_bf16(load(row + i)), row + i);
     }
     std::byte* to = tile.scratch.queries + static_cast<size_t>(m) * stride;
-    if (dot) {
+    if (operand == Operand::dot) {
       for (int i = 0; i < even; ++i) {
         uint32_t bits;
         memcpy(&bits, row + i, 4);
@@ -605,64 +94,90 @@ void clear(const AttentionTile& tile, const AttentionState& state) {
   memset(state.out, 0, static_cast<size_t>(tile.rows) * tile.out_stride * 4);
 }
 
-// Scales (and offsets' form of decode_table.h) of the seen blocks: [groups][256] each.
-void load_scales(const PlaneFormat& f, const DecodeTable& table, const SeenBlocks& seen,
+// Scales and offsets (in the form of decode_table.h that the operand takes) of the seen blocks: [groups][256]
+// each.
+void load_scales(const PlaneFormat& f, const DecodeTable& table, bool integer, const SeenBlocks& seen,
                  const std::byte* const* blocks, float* scales, float* offsets) {
   const bool affine = f.codec.kind == kv::PlaneCodec::Kind::affine;
   const Dtype type = affine ? f.codec.scale_dtype : Dtype::f16;
   const size_t bytes = static_cast<size_t>(f.scale_size) * kBlockTokens;
+  const V16 shift = set((integer ? 0.0f : table.center) - table.stored_bias),
+            byte_scale = set(table.byte_scale);
   for (int i = 0; i < seen.count; ++i) {
     const int b = seen.at[i].block;
     for (int g = 0; g < f.groups; ++g) {
-      float* s = scales + g * kSegmentKeys + b * kBlockTokens;
-      scales_to_floats(blocks[b] + f.scale_offset + static_cast<size_t>(g) * bytes, type, kBlockTokens, s);
-      if (!f.has_offset) continue;
-      float* o = offsets + g * kSegmentKeys + b * kBlockTokens;
-      scales_to_floats(blocks[b] + f.offset_offset + static_cast<size_t>(g) * bytes, type, kBlockTokens, o);
-      const V16 scale = load(s), center = set(table.center);
-      store(affine ? fma(scale, center, load(o)) : mul(scale, add(load(o), center)), o);
+      const int at = g * kSegmentKeys + b * kBlockTokens;
+      V16 scale = load_scale(blocks[b] + f.scale_offset + static_cast<size_t>(g) * bytes, type);
+      if (f.has_offset) {
+        const V16 offset = load_scale(blocks[b] + f.offset_offset + static_cast<size_t>(g) * bytes, type);
+        store(affine ? fma(scale, shift, offset) : mul(scale, add(offset, shift)), offsets + at);
+      } else if (integer) {
+        scale = mul(scale, byte_scale);
+      }
+      store(scale, scales + at);
     }
   }
 }
 
-void compute_scores(const AttentionTile& tile, const KeySegment& segment, const SeenBlocks& seen) {
+// The block of `next` that lies as far in its segment, or (nothing to fetch) this one.
+const std::byte* ahead_of(const std::byte* const* next, int block, const std::byte* here) {
+  return next != nullptr && next[block] != nullptr ? next[block] : here;
+}
+void prefetch_block(const std::byte* const* next, int block, size_t bytes) {
+  if (next == nullptr || next[block] == nullptr) return;
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(next[block] + at, 0, 2);
+}
+
+void compute_scores(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
+                    const SeenBlocks& seen) {
   const PlaneFormat& f = *tile.key;
-  const Operand operand = operand_of(f, tile.bf16);
+  const Operand operand = key_operand(tile);
+  const bool integer = operand == Operand::integer;
   const bool decode = !f.plain() || f.codec.plain == Dtype::f16;
-  const int even = (f.dim + 1) / 2 * 2;
-  const size_t tile_bytes = static_cast<size_t>(even) * kBlockTokens * (operand == Operand::dot ? 2 : 4);
+  const int even = (f.dim + 1) / 2 * 2, columns = integer ? kIntegerVectors : kMaxVectors;
+  const size_t tile_bytes = static_cast<size_t>(even) * kBlockTokens * (integer ? 1 : 4);
   const size_t stride = query_stride(tile);
   float* offsets = tile.scratch.scales + f.groups * kSegmentKeys;
-  if (!f.plain()) load_scales(f, *tile.key_table, seen, segment.keys, tile.scratch.scales, offsets);
-  for (int first = 0; first < seen.count; first += kMaxVectors) {
-    const int vectors = seen.count - first < kMaxVectors ? seen.count - first : kMaxVectors;
+  if (!f.plain()) load_scales(f, *tile.key_table, integer, seen, segment.keys, tile.scratch.scales, offsets);
+  for (int first = 0; first < seen.count; first += columns) {
+    const int vectors = seen.count - first < columns ? seen.count - first : columns;
     ScoreTask task = {};
     for (int n = 0; n < vectors; ++n) {
       const int b = seen.at[first + n].block;
       task.columns[n] = b * kBlockTokens;
       task.keys[n] = segment.keys[b];
-      if (decode) {
-        std::byte* to = tile.scratch.tile + static_cast<size_t>(n) * tile_bytes;
-        if (f.plain()) {
-          halves_to_floats(segment.keys[b], f.dim * kBlockTokens, reinterpret_cast<float*>(to));
-        } else {
-          decode_keys(f, *tile.key_table, segment.keys[b], operand, to);
-        }
-        task.keys[n] = to;
+      task.ahead[n] = ahead_of(next, b, segment.keys[b]);
+      if (!decode) continue;
+      prefetch_block(next, b, f.block_bytes);
+      std::byte* to = tile.scratch.tile + static_cast<size_t>(n) * tile_bytes;
+      if (f.plain()) {
+        halves_to_floats(segment.keys[b], f.dim * kBlockTokens, reinterpret_cast<float*>(to));
+      } else if (integer) {
+        to = const_cast<std::byte*>(decode_bytes(f, *tile.key_table, segment.keys[b], 0, f.dim, to));
+      } else {
+        decode_keys(f, *tile.key_table, segment.keys[b], reinterpret_cast<float*>(to));
       }
+      task.keys[n] = task.ahead[n] = to;
     }
-    const int channels = operand == Operand::f32 ? 1 : 2;  // of one step
+    const int channels = integer ? 4 : operand == Operand::f32 ? 1 : 2;  // of one step
     task.group_steps = f.plain() ? (f.dim + channels - 1) / channels : f.group / channels;
     task.groups = f.groups;
     task.scales = f.plain() ? nullptr : tile.scratch.scales;
     task.offsets = f.has_offset ? offsets : nullptr;
     task.query_stride = stride;
     task.query_sum_stride = static_cast<size_t>(f.groups);
+    task.low_bytes = static_cast<size_t>(f.dim);
+    task.centered = tile.key_table->looks_up;
     for (int m = 0; m < tile.rows; m += kMaxRows) {
       task.queries = tile.scratch.queries + static_cast<size_t>(m) * stride;
       task.query_sums = tile.scratch.query_sums + m * f.groups;
       task.scores = tile.scratch.scores + m * kSegmentKeys;
-      score_tile(operand, tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows, vectors, task);
+      const int rows = tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows;
+      if (integer) {
+        integer_score_tile(rows, vectors, task);
+      } else {
+        score_tile(operand, rows, vectors, task);
+      }
     }
   }
 }
@@ -673,7 +188,7 @@ void softmax_row(const AttentionTile& tile, const KeySegment& segment, const See
                  float& row_max, float& row_sum) {
   const Visibility& visible = tile.visible[tile.row_token[m]];
   float* scores = tile.scratch.scores + m * kSegmentKeys;
-  const V16 scale = set(tile.scale), none = set(-INFINITY);
+  const V16 scale = set(tile.scratch.row_scales[m]), none = set(-INFINITY);
   V16 best = none;
   for (int i = 0; i < seen.count; ++i) {
     float* at = scores + seen.at[i].block * kBlockTokens;
@@ -782,11 +297,11 @@ bool values_finite(const AttentionTile& tile, const KeySegment& segment, const S
 }
 
 // Rows [row_begin, row_end), which belong to tokens [token_begin, token_end), of a plain V.
-void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const SeenBlocks& seen, int row_begin,
-                 int row_end, int token_begin, int token_end, const float* keep, const float* take,
-                 const AttentionState& state) {
+void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
+                 const SeenBlocks& seen, int row_begin, int row_end, int token_begin, int token_end,
+                 const float* keep, const float* take, const AttentionState& state) {
   const PlaneFormat& f = *tile.value;
-  const Operand operand = operand_of(f, tile.bf16);
+  const Operand operand = value_operand(tile);
   const bool half = f.codec.plain == Dtype::f16;
   const size_t element = operand == Operand::f32 ? 4 : 2;
   const size_t weight_bytes = operand == Operand::dot ? 2 : 4;
@@ -803,13 +318,15 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const See
       if (seen.at[i].whole && !half) {
         task.values[i] = segment.values[b] + static_cast<size_t>(first) * kStored;
         task.steps[i] = static_cast<size_t>(f.dim) * kStored;
+        task.ahead[i] = ahead_of(next, b, segment.values[b]) + static_cast<size_t>(first) * kStored;
         continue;
       }
       std::byte* to = tile.scratch.tile + static_cast<size_t>(i) * tile_bytes;
       bool seen_key[kBlockTokens];
       seen_keys(tile, segment.first_key + b * kBlockTokens, token_begin, token_end, seen_key);
       blend_values(f, segment.values[b], seen_key, first, width, to);
-      task.values[i] = to;
+      if (half && first == 0) prefetch_block(next, b, f.block_bytes);
+      task.values[i] = task.ahead[i] = to;
       task.steps[i] = static_cast<size_t>(width) * 4;
     }
     task.weight_stride = kSegmentKeys * weight_bytes;
@@ -827,20 +344,18 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const See
   }
 }
 
-// Quantized V: one scale group after the other, weights times the keys' scales.
-void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const SeenBlocks& seen,
-                 const float* keep, const float* take, const AttentionState& state) {
+// Quantized V in f32: one scale group after the other, weights times the keys' scales.
+void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
+                 const SeenBlocks& seen, const float* keep, const float* take, const AttentionState& state) {
   const PlaneFormat& f = *tile.value;
-  const Operand operand = operand_of(f, tile.bf16);
-  const size_t element = operand == Operand::dot ? 2 : 4;
   float* scales = tile.scratch.scales;
   float* offsets = scales + f.groups * kSegmentKeys;
-  load_scales(f, *tile.value_table, seen, segment.values, scales, offsets);
+  load_scales(f, *tile.value_table, false, seen, segment.values, scales, offsets);
   const V16 zero = set(0.0f);
   for (int g = 0; g < f.groups; ++g) {
     for (int m = 0; m < tile.rows; ++m) {
       const float* p = tile.scratch.scores + m * kSegmentKeys;
-      std::byte* row = tile.scratch.weights + static_cast<size_t>(m) * kSegmentKeys * element;
+      float* row = reinterpret_cast<float*>(tile.scratch.weights) + m * kSegmentKeys;
       V16 bias = zero;
       for (int i = 0; i < seen.count; ++i) {
         const int column = seen.at[i].block * kBlockTokens;
@@ -852,18 +367,7 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const See
           bias = fma(weight, offset, bias);
         }
         if (tile.bf16) scaled = round_bf16(scaled);
-        if (operand == Operand::dot) {
-          float lanes[16];
-          store(scaled, lanes);
-          uint16_t* to = reinterpret_cast<uint16_t*>(row) + column;
-          for (int j = 0; j < 16; ++j) {
-            uint32_t bits;
-            memcpy(&bits, lanes + j, 4);
-            to[j] = static_cast<uint16_t>(bits >> 16);
-          }
-        } else {
-          store(scaled, reinterpret_cast<float*>(row) + column);
-        }
+        store(scaled, row + column);
       }
       tile.scratch.bias[m] = f.has_offset ? sum_of(bias) : 0.0f;
     }
@@ -874,13 +378,14 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const See
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
-        std::byte* to = tile.scratch.tile + static_cast<size_t>(i * width * kBlockTokens) * element;
-        decode_values(f, *tile.value_table, segment.values[b], first, width, operand, to);
+        if (first == 0) prefetch_block(next, b, f.block_bytes);
+        float* to = reinterpret_cast<float*>(tile.scratch.tile) + i * width * kBlockTokens;
+        decode_values(f, *tile.value_table, segment.values[b], first, width, to);
         task.columns[i] = b * kBlockTokens;
-        task.values[i] = to;
+        task.values[i] = task.ahead[i] = reinterpret_cast<const std::byte*>(to);
         task.steps[i] = static_cast<size_t>(width) * 4;
       }
-      task.weight_stride = kSegmentKeys * element;
+      task.weight_stride = kSegmentKeys * 4;
       task.out_stride = tile.out_stride;
       for (int m = 0; m < tile.rows; m += kMaxRows) {
         task.weights = tile.scratch.weights + static_cast<size_t>(m) * task.weight_stride;
@@ -888,7 +393,49 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const See
         task.keep = keep + m;
         task.take = take + m;
         task.out = state.out + static_cast<size_t>(m) * tile.out_stride + first;
-        value_tile(operand, tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows, vectors, task);
+        value_tile(Operand::f32, tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows, vectors, task);
+      }
+    }
+  }
+}
+
+// Quantized V on 8-bit dot products. A row's weights times scales of one group become 16-bit integers (two
+// bytes) on a scale of their own, the largest of the segment: finer than bf16 for all that matters to the
+// sum, and exact from there.
+void weigh_integers(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
+                    const SeenBlocks& seen, const float* keep, const float* take,
+                    const AttentionState& state) {
+  const PlaneFormat& f = *tile.value;
+  float* scales = tile.scratch.scales;
+  float* offsets = scales + f.groups * kSegmentKeys;
+  load_scales(f, *tile.value_table, true, seen, segment.values, scales, offsets);
+  float factors[kTileRows];
+  int32_t centers[kTileRows];
+  for (int g = 0; g < f.groups; ++g) {
+    for (int m = 0; m < tile.rows; ++m)
+      quantize_weights(tile, seen, scales + g * kSegmentKeys,
+                       f.has_offset ? offsets + g * kSegmentKeys : nullptr, m, factors[m], centers[m]);
+    for (int first = g * f.group; first < (g + 1) * f.group; first += 32) {
+      ValueTask task = {};
+      task.blocks = seen.count;
+      for (int i = 0; i < seen.count; ++i) {
+        const int b = seen.at[i].block;
+        if (first == 0) prefetch_block(next, b, f.block_bytes);
+        task.values[i] =
+            decode_bytes(f, *tile.value_table, segment.values[b], first, 32, tile.scratch.tile + i * 512);
+        task.columns[i] = b * kBlockTokens;
+      }
+      task.weight_stride = kSegmentKeys * 2;
+      task.out_stride = tile.out_stride;
+      for (int m = 0; m < tile.rows; m += kMaxRows) {
+        task.weights = tile.scratch.weights + static_cast<size_t>(m) * task.weight_stride;
+        task.bias = tile.scratch.bias + m;
+        task.factors = factors + m;
+        task.centers = centers + m;
+        task.keep = keep + m;
+        task.take = take + m;
+        task.out = state.out + static_cast<size_t>(m) * tile.out_stride + first;
+        integer_value_tile(tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows, task);
       }
     }
   }
@@ -907,37 +454,39 @@ HWY_INLINE void merge_factors(float part, float& max, float& keep, float& take) 
   max = top;
 }
 
-void segment(const AttentionTile& tile, const KeySegment& segment, const AttentionState& state) {
+// sum * keep + part * take, as the vectors of the output are merged.
+HWY_INLINE float merged(float sum, float keep, float part, float take) {
+  return hn::GetLane(hn::MulAdd(hn::Set(D(), sum), hn::Set(D(), keep), hn::Set(D(), part * take)));
+}
+
+void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegment* next,
+             const AttentionState& state) {
   const SeenBlocks seen = seen_blocks(tile, segment);
   if (seen.count == 0) return;
-  compute_scores(tile, segment, seen);
+  const std::byte* const* next_keys = next == nullptr ? nullptr : next->keys;
+  const std::byte* const* next_values = next == nullptr ? nullptr : next->values;
+  compute_scores(tile, segment, next_keys, seen);
   float keep[kTileRows], take[kTileRows];
+  const Operand operand = value_operand(tile);
   for (int m = 0; m < tile.rows; ++m) {
     float row_max, row_sum;
     softmax_row(tile, segment, seen, m, row_max, row_sum);
     merge_factors(row_max, state.max[m], keep[m], take[m]);
-    state.sum[m] = hn::GetLane(
-        hn::MulAdd(hn::Set(D(), state.sum[m]), hn::Set(D(), keep[m]), hn::Set(D(), row_sum * take[m])));
+    state.sum[m] = merged(state.sum[m], keep[m], row_sum, take[m]);
     tile.scratch.bias[m] = 0.0f;
-  }
-  if (!tile.value->plain()) {
-    weigh_codes(tile, segment, seen, keep, take, state);
-    return;
-  }
-  if (operand_of(*tile.value, tile.bf16) == Operand::dot) {
-    for (int m = 0; m < tile.rows; ++m)
+    if (operand == Operand::dot)
       pack_bf16(tile.scratch.scores + m * kSegmentKeys, seen,
                 reinterpret_cast<uint16_t*>(tile.scratch.weights) + m * kSegmentKeys);
   }
-  if (tile.tokens == 1 || values_finite(tile, segment, seen)) {
-    weigh_plain(tile, segment, seen, 0, tile.rows, 0, tile.tokens, keep, take, state);
-    return;
-  }
+  if (operand == Operand::integer) return weigh_integers(tile, segment, next_values, seen, keep, take, state);
+  if (!tile.value->plain()) return weigh_codes(tile, segment, next_values, seen, keep, take, state);
+  if (tile.tokens == 1 || values_finite(tile, segment, seen))
+    return weigh_plain(tile, segment, next_values, seen, 0, tile.rows, 0, tile.tokens, keep, take, state);
   for (int begin = 0; begin < tile.rows;) {
     int end = begin;
     const int token = tile.row_token[begin];
     while (end < tile.rows && tile.row_token[end] == token) ++end;
-    weigh_plain(tile, segment, seen, begin, end, token, token + 1, keep, take, state);
+    weigh_plain(tile, segment, nullptr, seen, begin, end, token, token + 1, keep, take, state);
     begin = end;
   }
 }
@@ -1004,8 +553,11 @@ void peak(int loops) {
 
 extern const AttentionKernels KVASIR_ISA_SYMBOL(attention_kernels);
 const AttentionKernels KVASIR_ISA_SYMBOL(attention_kernels) = {
-    KVASIR_ISA_NAMESPACE::load_queries, KVASIR_ISA_NAMESPACE::clear, KVASIR_ISA_NAMESPACE::segment,
-    KVASIR_ISA_NAMESPACE::merge, KVASIR_ISA_NAMESPACE::finish,
+    KVASIR_ISA_NAMESPACE::load_queries,
+    KVASIR_ISA_NAMESPACE::clear,
+    KVASIR_ISA_NAMESPACE::segment,
+    KVASIR_ISA_NAMESPACE::merge,
+    KVASIR_ISA_NAMESPACE::finish,
     KVASIR_ISA_NAMESPACE::peak,
     double{KVASIR_ISA_NAMESPACE::kPeakChains} * (KVASIR_ISA_NAMESPACE::kHasDot ? 64 : 32)};
 
