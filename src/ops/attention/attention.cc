@@ -90,6 +90,8 @@ class Attention final : public program::Op {
 
   void run(const OpContext& context) const override {
     if (context.step.tokens == 0) return;
+    for (const kv::RowPages& row : context.step.kv[static_cast<size_t>(options_.group)].rows)
+      KVASIR_CHECK(row.layout->geometry().page_tokens % kv::kBlockTokens == 0);
     const int64_t items = count_items(context.step, kTileRows);
     if (items >= int64_t{kItemsPerMember} * context.members || context.members == 1) {
       run_whole(context);

@@ -14,7 +14,7 @@
 #include "kv/codecs/codec_layout.h"
 #include "ops/append_kv/append_kv.h"
 #include "ops/attention/attention.h"
-#include "ops/attention/attention_kernels.h"
+#include "ops/machine_limits/machine_limits.h"
 #include "program/executor.h"
 
 namespace kvasir::ops {
@@ -34,48 +34,14 @@ double seconds_of(auto&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Best of a few passes over far more memory than the caches hold: bytes a second.
-double read_bandwidth(ThreadTeam& team) {
-  static const double result = [&] {
-    Reservation memory(size_t{1} << 30, nullptr, MemoryCategory::workspace);
-    memory.commit(memory.reserved());
-    std::memset(memory.data(), 1, memory.committed());
-    const int64_t lines = static_cast<int64_t>(memory.committed() / 64);
-    double best = 0;
-    for (int i = 0; i < 4; ++i) {
-      const double seconds = seconds_of([&] {
-        team.run([&](int member) {
-          const WorkRange range = split_work(lines, team.size(), member);
-          const auto* data = reinterpret_cast<const uint64_t*>(memory.data());
-          uint64_t sum[8] = {};
-          for (int64_t line = range.begin; line < range.end; ++line)
-            for (int j = 0; j < 8; ++j) sum[j] += data[line * 8 + j];
-          for (uint64_t s : sum) benchmark::DoNotOptimize(s);
-        });
-      });
-      best = std::max(best, static_cast<double>(memory.committed()) / seconds);
-    }
-    return best;
-  }();
+double read_bandwidth(ThreadTeam& team, IsaLevel isa) {
+  static const double result = measure_read_bandwidth(team, isa);
   return result;
 }
-
-// The product of attention itself on operands in the first-level cache, bf16 where the level has it:
-// operations a second.
+// The better of the two rates at which bf16 products can be had: dot products, or f32 multiply-adds.
 double arithmetic_peak(ThreadTeam& team, IsaLevel isa) {
-  static const double result = [&] {
-    double best = 0;
-    for (int i = 0; i < 3; ++i) {
-      constexpr int kLoops = 200000;
-      const double seconds = seconds_of([&] {
-        team.run([&](int) {
-          for (int j = 0; j < kLoops / 100; ++j) attention_kernels(isa).peak(100);
-        });
-      });
-      best = std::max(best, attention_kernels(isa).peak_operations * kLoops * team.size() / seconds);
-    }
-    return best;
-  }();
+  static const double result = std::max(measure_arithmetic(team, isa, Arithmetic::bf16),
+                                        measure_arithmetic(team, isa, Arithmetic::f32));
   return result;
 }
 
@@ -171,7 +137,7 @@ void attend(benchmark::State& bench, const Shape& shape, int codec, int context,
   step.key_ranges = {ranges};
   step.kv = {{rows}};
 
-  const double bandwidth = read_bandwidth(team), peak = arithmetic_peak(team, isa);
+  const double bandwidth = read_bandwidth(team, isa), peak = arithmetic_peak(team, isa);
   program::CpuExecutor executor(team);
   double seconds = 0;
   int64_t runs = 0;

@@ -83,9 +83,6 @@ struct AttentionKernels {
   // Joins the sink logits (null: none; one per row), divides, un-rotates and writes rows of dim_v floats.
   void (*finish)(const AttentionTile& tile, const AttentionState& state, const float* const* sink_logits,
                  float* const* out);
-  // For benchmarks: `loops` products of registers, peak_operations operations each.
-  void (*peak)(int loops);
-  double peak_operations;
 };
 KVASIR_KERNEL_TABLE(AttentionKernels, attention_kernels)
 

@@ -525,40 +525,12 @@ void finish(const AttentionTile& tile, const AttentionState& state, const float*
   }
 }
 
-// The highest rate of the multiply-add that products use: independent chains in registers.
-constexpr int kPeakChains = kHasDot ? 24 : 8;
-void peak(int loops) {
-  V16 acc[kPeakChains];
-  for (int i = 0; i < kPeakChains; ++i) acc[i] = set(static_cast<float>(i));
-  float seed = 1e-30f;
-  const V16 a = set(seed);
-  for (int loop = 0; loop < loops; ++loop) {
-    _Pragma("GCC unroll 32") for (int i = 0; i < kPeakChains; ++i) {
-#if defined(__AVX512BF16__)
-      const __m512bh operand = reinterpret_cast<__m512bh>(a.part[0].raw);
-      acc[i].part[0].raw = _mm512_dpbf16_ps(acc[i].part[0].raw, operand, operand);
-#else
-      acc[i] = fma(a, a, acc[i]);
-#endif
-    }
-  }
-  for (int i = 1; i < kPeakChains; ++i) acc[0] = add(acc[0], acc[i]);
-  float lanes[16];
-  store(acc[0], lanes);
-  asm volatile("" : : "g"(lanes[0]) : "memory");
-}
-
 }  // namespace
 }  // namespace KVASIR_ISA_NAMESPACE
 
 extern const AttentionKernels KVASIR_ISA_SYMBOL(attention_kernels);
 const AttentionKernels KVASIR_ISA_SYMBOL(attention_kernels) = {
-    KVASIR_ISA_NAMESPACE::load_queries,
-    KVASIR_ISA_NAMESPACE::clear,
-    KVASIR_ISA_NAMESPACE::segment,
-    KVASIR_ISA_NAMESPACE::merge,
-    KVASIR_ISA_NAMESPACE::finish,
-    KVASIR_ISA_NAMESPACE::peak,
-    double{KVASIR_ISA_NAMESPACE::kPeakChains} * (KVASIR_ISA_NAMESPACE::kHasDot ? 64 : 32)};
+    KVASIR_ISA_NAMESPACE::load_queries, KVASIR_ISA_NAMESPACE::clear, KVASIR_ISA_NAMESPACE::segment,
+    KVASIR_ISA_NAMESPACE::merge, KVASIR_ISA_NAMESPACE::finish};
 
 }  // namespace kvasir::ops

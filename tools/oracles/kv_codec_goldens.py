@@ -1,0 +1,78 @@
+"""Writes tests/data/kv_codecs/goldens.bin: canonical bytes of encoded vectors, from the numpy reference of the KV codecs.
+
+    python kv_codec_goldens.py PATH/TO/kv_codecs.py OUT
+
+Layout, little-endian: u32 vectors, u32 channels, f32 inputs [vectors][channels]; then records until the end of the file:
+u8 kind (1 affine, 2 turbo key, 3 rotated), u8 bits, u8 group, u8 plain dtype, u8 scale dtype (0 f32, 1 f16, 2 bf16), u8 zero,
+u16 dim, u32 bytes of one vector, then per vector the codes, scales and offsets of its first `dim` channels."""
+import importlib.util
+import struct
+import sys
+
+import numpy as np
+
+TYPES = ("f32", "f16", "bf16")
+
+
+def inputs():
+    random = np.random.default_rng(20240517)
+    x = random.standard_normal((12, 512)).astype(np.float32)
+    x[1] += 40
+    x[2] = 0.75
+    x[3] = 0
+    x[4] *= np.float32(1e-6)
+    x[5] *= np.float32(1e4)
+    x[6] = -np.abs(x[6])
+    x[7] = np.abs(x[7]) + 1
+    x[8, ::17] *= 50
+    x[9] = np.round(x[9] * 4) / 4
+    x[10] = -3000
+    x[11, 32:96] = 0
+    return x
+
+
+def scale_bytes(k, s, dtype):
+    return k.bits_of(s, dtype).astype("<u4" if dtype == "f32" else "<u2").tobytes()
+
+
+def main():
+    spec = importlib.util.spec_from_file_location("kv_codecs", sys.argv[1])
+    k = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(k)
+    x = inputs()
+    out = [struct.pack("<II", *x.shape), x.astype("<f4").tobytes()]
+
+    def record(kind, bits, group, plain, scale, dim, rows):
+        out.append(struct.pack("<BBBBBBHI", kind, bits, group, TYPES.index(plain), TYPES.index(scale), 0, dim, len(rows[0])))
+        out.extend(rows)
+
+    for bits in (2, 3, 4, 5, 6, 8):
+        for group in (32, 64, 128):
+            for plain, scale in (("bf16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("f16", "f16")):
+                if group != 64 and (plain, scale) != ("bf16", "f16"):
+                    continue
+                rows = []
+                for v in x[:, :128]:
+                    q, _, _ = k.affine_encode(k.round_to(v, plain), bits, group, "f32")
+                    _, s, b = k.affine_encode(k.round_to(v, plain), bits, group, scale)
+                    rows.append(k.pack(q, bits).tobytes() + scale_bytes(k, s, scale) + scale_bytes(k, b, scale))
+                record(1, bits, group, plain, scale, 128, rows)
+    for bits in (2, 4, 5, 8):
+        for dim in (64, 256):
+            rows = []
+            for v in x[:, :dim]:
+                q, s, z = k.turbo_encode_keys(k.round_to(v, "bf16"), bits)
+                rows.append(k.pack(q, bits).tobytes() + s.astype("<f2").tobytes() + z.astype("<f2").tobytes())
+            record(2, bits, 32, "bf16", "f16", dim, rows)
+    for bits in (2, 3, 4, 5, 8):
+        for dim in (64, 128, 256, 512):
+            rows = []
+            for v in x[:, :dim]:
+                q, r = k.turbo_encode_values(k.round_to(v, "bf16"), bits)
+                rows.append(k.pack(q, bits).tobytes() + r.astype("<f2").tobytes())
+            record(3, bits, 32, "bf16", "f16", dim, rows)
+    with open(sys.argv[2], "wb") as file:
+        file.write(b"".join(out))
+
+
+main()
