@@ -50,6 +50,11 @@ WeightStore::WeightStore(formats::Checkpoint& checkpoint, const ModelConfig& con
   checkpoint.read_headers();
 }
 
+WeightStore::WeightStore(const ModelConfig& config, bool untied)
+    : listing_(true), model_type_(config.model_type), drop_(config.drop) {
+  if (!untied) absent_.insert(config.names.head + ".weight");
+}
+
 void WeightStore::load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
                             std::function<bool(size_t, size_t)> progress) {
   arena_ = &arena;
@@ -65,6 +70,7 @@ std::string WeightStore::stored_name(const std::string& name) const {
 }
 
 bool WeightStore::has(const std::string& name) const {
+  if (listing_) return !absent_.contains(name);
   return !stored_name(name).empty();
 }
 
@@ -84,10 +90,12 @@ void WeightStore::use(const formats::TensorEntry& tensor) {
 }
 
 formats::StorageFormat WeightStore::format(const std::string& path) {
+  if (listing_) return formats::StorageFormat::f32;
   return entry(path + ".weight").format;
 }
 
 Dtype WeightStore::storage_dtype(const std::string& path) {
+  if (listing_) return Dtype::f32;
   const formats::TensorEntry& tensor = entry(path + ".weight");
   switch (tensor.format) {
     case formats::StorageFormat::f16:
@@ -106,6 +114,14 @@ int64_t WeightStore::rows(const std::string& path) {
 }
 
 ops::PackPart WeightStore::pack_part(const MatrixPart& part, bool data) {
+  if (listing_) {
+    formats::WeightSource source;
+    source.name = part.path;
+    source.rows = part.rows;
+    source.cols = part.cols;
+    source.row_bytes = static_cast<size_t>(part.cols) * sizeof(float);
+    return {source, part.row_map};
+  }
   const formats::TensorEntry tensor = checkpoint_->with_width(entry(part.path + ".weight"), part.cols);
   if (tensor.rows() != part.rows)
     throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}, {}]",
@@ -147,7 +163,13 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
     KVASIR_CHECK(order == ops::PartOrder::stacked || run.size() == parts.size());
     StoredMatrix stored;
     for (size_t i = begin; i < end; ++i) {
-      use(entry(parts[i].path + ".weight"));
+      if (listing_)
+        requests_.push_back({TensorRequest::Kind::matrix,
+                             parts[i].path + ".weight",
+                             {parts[i].rows, parts[i].cols},
+                             parts[i].row_map});
+      else
+        use(entry(parts[i].path + ".weight"));
       stored.rows += parts[i].packed_rows();
     }
     stored.format = run.front().source.format;
@@ -186,6 +208,12 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
   int64_t at = 0;
   std::string names;
   for (const VectorPart& part : parts) {
+    if (listing_) {
+      std::vector<int64_t> shape = {part.length};
+      if (part.rows > 1) shape = {part.rows, part.length / part.rows};
+      requests_.push_back({TensorRequest::Kind::vector, part.name, shape, part.map});
+      continue;
+    }
     const formats::TensorEntry& tensor = entry(part.name);
     if (tensor.rows() * tensor.cols() != part.length)
       throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}]",
@@ -214,6 +242,10 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
 }
 
 std::vector<float> WeightStore::values(const std::string& name, int64_t length) {
+  if (listing_) {
+    requests_.push_back({TensorRequest::Kind::scalar, name, {length}, {}});
+    return std::vector<float>(static_cast<size_t>(length), 0.0f);
+  }
   const formats::TensorEntry& tensor = entry(name);
   if (tensor.rows() * tensor.cols() != length)
     throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected {} elements",

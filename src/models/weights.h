@@ -1,10 +1,11 @@
 // Where the graph builder gets its weights: named tensors of a checkpoint, checked against the shapes that
 // the configuration implies, packed in the order in which the graph asks for them.
 //
-// A store works in one of two modes. Planning: nothing is read but headers, matrices stay empty, vectors
-// null, and bytes() grows to what packing will take. Loading: the same calls pack into an arena that was
-// reserved at exactly that size. The builder does not see the difference, so the plan cannot disagree with
-// the load.
+// A store works in one of three modes. Listing: there is no checkpoint; the calls are written down
+// (requests()), which tells what tensors a configuration needs. Planning: nothing is read but headers,
+// matrices stay empty, vectors null, and bytes() grows to what packing will take. Loading: the same calls
+// pack into an arena that was reserved at exactly that size. The builder does not see the difference, so the
+// plan cannot disagree with the load.
 //
 // Every tensor that is asked for is recorded; audit() refuses a checkpoint with tensors that nobody asked for
 // and that no drop pattern names. Errors: Error{not_found} for a missing tensor, Error{corrupt_file} for a
@@ -43,6 +44,16 @@ struct VectorPart {
   std::string name;  // in full: "model.layers.0.self_attn.q_proj.bias"
   int64_t length = 0;
   std::vector<int32_t> map;
+  int64_t rows = 1;  // the stored shape is [length], or with more rows [rows, length / rows]
+};
+
+// One request to a store that only lists what a graph would ask for.
+struct TensorRequest {
+  enum class Kind : uint8_t { matrix, vector, scalar };
+  Kind kind = Kind::matrix;
+  std::string name;            // in full
+  std::vector<int64_t> shape;  // as stored, outermost first
+  std::vector<int32_t> map;    // rows (elements of a vector) that are asked for; empty: all
 };
 
 // A run of parts in one packed matrix.
@@ -55,6 +66,8 @@ struct StoredMatrix {
 class WeightStore {
  public:
   WeightStore(formats::Checkpoint& checkpoint, const ModelConfig& config);
+  // Listing; `untied` answers whether the checkpoint has a head of its own.
+  WeightStore(const ModelConfig& config, bool untied);
 
   // Switches to loading. `arena` was reserved with the planned bytes; the team packs.
   void load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
@@ -83,6 +96,7 @@ class WeightStore {
 
   void audit() const;
 
+  const std::vector<TensorRequest>& requests() const { return requests_; }
   size_t bytes() const { return bytes_; }
   size_t stored_bytes() const { return stored_bytes_; }
   int64_t parameters() const { return parameters_; }
@@ -100,7 +114,10 @@ class WeightStore {
   std::byte* take(size_t bytes);
   void advance(size_t stored);
 
-  formats::Checkpoint* checkpoint_;
+  formats::Checkpoint* checkpoint_ = nullptr;
+  bool listing_ = false;
+  std::set<std::string> absent_;  // listing: what has() denies
+  std::vector<TensorRequest> requests_;
   std::string model_type_;
   std::vector<std::string> drop_;
   Arena* arena_ = nullptr;

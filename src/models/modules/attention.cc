@@ -52,7 +52,8 @@ void head_norm(GraphContext& context, const std::string& p, QueryKey& qk) {
         return {heads, context.weights.vector(path + ".weight", m.head_dim),
                 m.norm_bias ? context.weights.vector(path + ".bias", m.head_dim) : nullptr, false};
       if (m.qk_norm == QkNorm::head_layer_norm)
-        return {heads, context.weights.vector(path + ".weight", heads * m.head_dim), nullptr, true};
+        return {heads, context.weights.vectors({{path + ".weight", heads * m.head_dim, {}, heads}}), nullptr,
+                true};
       std::vector<VectorPart> parts;
       for (int64_t h = 0; h < heads; ++h)
         parts.push_back({fmt::format("{}.norms.{}.weight", path, h), m.head_dim, {}});
