@@ -160,7 +160,7 @@ void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> 
   check_reserve(rows, counts);
   count_need(rows, counts, need_);
   while (lacks(need_)) {
-    if (release_ == nullptr || !release_()) break;
+    if (!relieve()) break;
     count_need(rows, counts, need_);  // a page that the tree held too may be the row's alone now
   }
   require(need_);
@@ -188,6 +188,19 @@ void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> 
     append_pages(row, r, counts[r], step);
   }
   for (size_t g = 0; g < groups; ++g) step.views_[g] = {.rows = step.row_pages_[g]};
+}
+
+void KvCache::require_pages(std::span<const uint32_t> pages, bool encoded, uint32_t slots) {
+  KVASIR_CHECK(pages.size() == groups_.size());
+  const auto lacking = [&] {
+    for (size_t g = 0; g < groups_.size(); ++g)
+      if (pages[g] > pool(g, encoded).free_pages()) return true;
+    return slots > 0 && slots > states_.pages().free_pages();
+  };
+  while (lacking() && relieve()) {
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) pool(g, encoded).require(pages[g]);
+  if (slots > 0) states_.require(slots);
 }
 
 void KvCache::append_pages(Row& row, size_t index, int32_t count, Step& step) {

@@ -121,7 +121,6 @@ class Sequence {
  private:
   friend class KvCache;
   friend class Step;
-  friend class PrefixTree;
   friend class SequenceAccess;
   explicit Sequence(std::unique_ptr<Row> row);
   std::unique_ptr<Row> row_;
@@ -226,6 +225,10 @@ class KvCache {
   };
   std::optional<Shortage> shortage(std::span<Sequence* const> rows, std::span<const int32_t> counts) const;
 
+  // Makes sure that so many pages of each group (and state slots) can be allocated; for restoring. Throws
+  // KvPoolExhausted.
+  void require_pages(std::span<const uint32_t> pages, bool encoded, uint32_t slots);
+
   // Called when a pool lacks pages, before reserve gives up: may release some (the prefix tree yields its
   // own) and returns true if it released any.
   void on_pressure(std::function<bool()> release) { release_ = std::move(release); }
@@ -269,6 +272,7 @@ class KvCache {
   void count_need(std::span<Sequence* const> rows, std::span<const int32_t> counts, Need& need) const;
   bool lacks(const Need& need) const;
   void require(const Need& need);
+  bool relieve() { return release_ != nullptr && release_(); }
   bool due(const Row& row) const { return !row_encoded(row) && row_offset(row) == shape_.start; }
   static bool row_encoded(const Row& row);
   static int32_t row_offset(const Row& row);

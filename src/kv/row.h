@@ -52,4 +52,11 @@ struct Row {
   size_t step_index = 0;
 };
 
+// How the prefix tree and the store build sequences out of pages they hold.
+class SequenceAccess {
+ public:
+  static Row& row(Sequence& sequence) { return *sequence.row_; }
+  static const Row& row(const Sequence& sequence) { return *sequence.row_; }
+};
+
 }  // namespace kvasir::kv

@@ -1,0 +1,277 @@
+#include "kv/kvk_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "kv/kvk_header.h"
+#include "kv/scheme.h"
+#include "kv/test_rows.h"
+
+namespace kvasir::kv {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::append;
+using testing::difference;
+using testing::TestLayout;
+using testing::TestRow;
+
+struct TempFolder {
+  fs::path path;
+  TempFolder() {
+    std::string pattern = (fs::temp_directory_path() / "kvasir-kvk-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~TempFolder() { fs::remove_all(path); }
+};
+
+// Encoded tokens of TestLayout have half the bytes of plain ones; a codec whose real size is that: f16 keys
+// and values under an f32 stage would be plain, so the stored stage is what the plane table says of it. Files
+// need real sizes: use f32 plain.
+struct Fixture {
+  TempFolder folder;
+  CacheShape shape;
+  KvCache cache;
+  explicit Fixture(const testing::ShapeOptions& options)
+      : shape(testing::make_shape(options)),
+        cache(shape, TestLayout::factory(), testing::pages_each(shape, 64), nullptr, true) {}
+  TestRow computed(int32_t count, uint32_t seed = 1) {
+    std::mt19937 random(seed);
+    TestRow row{cache.create(), {}};
+    append(cache, row, testing::random_tokens(random, static_cast<size_t>(count)), 5);
+    return row;
+  }
+  KvkHeader header(const TestRow& row) {
+    KvkHeader header;
+    header.identity = {.model_id = "test",
+                       .config_fingerprint = "c",
+                       .weights_digest = "w",
+                       .numerics_id = "n",
+                       .scheme_key = "plain-f32",
+                       .tokenizer_hash = "t",
+                       .ns = ""};
+    header.created_ms = 1700000000000;
+    header.tokens = row.tokens;
+    return header;
+  }
+  fs::path file(const char* name = "a.kvk") const { return folder.path / name; }
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void overwrite(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(text.data(), static_cast<std::streamsize>(text.size()));
+}
+
+size_t files_in(const fs::path& folder) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+TEST(KvkFile, RoundTripOverWindowsSinksStateAndPageSizes) {
+  for (const bool recurrent : {false, true})
+    for (const int window : {0, 3, 7, 100})
+      for (const int sinks : {0, 2})
+        for (const int32_t count : {1, 4, 5, 29}) {
+          testing::ShapeOptions options{.page = 4, .sinks = sinks, .state_bytes = recurrent ? 24u : 0u};
+          if (window > 0) options.window = window;
+          Fixture f(options);
+          TestRow row = f.computed(count);
+          const uint64_t bytes = write_kvk(f.file(), f.header(row), row.sequence);
+          EXPECT_EQ(bytes, fs::file_size(f.file()));
+          EXPECT_EQ(files_in(f.folder.path), 1u);
+          const KvkFile file = KvkFile::open(f.file(), true);
+          EXPECT_EQ(file.header().tokens, row.tokens);
+          EXPECT_EQ(file.header().trimmable(), !recurrent && (window == 0 || count < window));
+          ThreadTeam team(2);
+          for (const int page : {1, 2, 4, 16, 64}) {
+            options.page = page;
+            Fixture other(options);
+            TestRow restored{restore_sequence(other.cache, file, page == 2 ? &team : nullptr), row.tokens};
+            EXPECT_EQ(difference(restored), "");
+            std::mt19937 random(9);
+            append(other.cache, restored, testing::random_tokens(random, 9));
+            EXPECT_EQ(difference(restored), "");
+          }
+          // The dense form, and back to pages of another size: the same bytes.
+          convert_kvk(file, f.file("dense.kvk"), KvkHeader::Layout::dense, 0);
+          const KvkFile dense = KvkFile::open(f.file("dense.kvk"), true);
+          EXPECT_EQ(dense.header().layout, KvkHeader::Layout::dense);
+          TestRow restored{restore_sequence(f.cache, dense), row.tokens};
+          EXPECT_EQ(difference(restored), "");
+          convert_kvk(dense, f.file("back.kvk"), KvkHeader::Layout::pages, 4);
+          EXPECT_EQ(contents(f.file("back.kvk")), contents(f.file()));
+        }
+}
+
+TEST(KvkFile, PagesHaveTheFormOfTheSpec) {
+  // One full group of 1 layer, 2 heads, D_k 2, D_v 3, f32, P 4: K at 0 (2 * 4 * 8 = 64 bytes), V at 64 (2 * 4
+  // * 12 = 96, to 128).
+  Fixture f({.page = 4});
+  TestRow row = f.computed(6);
+  write_kvk(f.file(), f.header(row), row.sequence);
+  const std::string bytes = contents(f.file());
+  EXPECT_EQ(bytes.substr(0, 8), "KVASIRKV");
+  uint32_t header_bytes = 0;
+  uint64_t start = 0, length = 0;
+  std::memcpy(&header_bytes, bytes.data() + 12, 4);
+  std::memcpy(&start, bytes.data() + 16, 8);
+  std::memcpy(&length, bytes.data() + 32, 8);
+  EXPECT_EQ(start, (64 + header_bytes + 4095) / 4096 * 4096);
+  EXPECT_EQ(length, bytes.size());
+  EXPECT_EQ(bytes.size(), start + 4096 + 256);     // two pages of align256(64 + 128)
+  const auto token = row.sequence.bytes(0, 5, 1);  // [K head 0, K head 1, V head 0, V head 1]
+  const char* page = bytes.data() + start + 4096;
+  EXPECT_EQ(std::memcmp(page + (0 * 4 + 1) * 8, token.data(), 8), 0);
+  EXPECT_EQ(std::memcmp(page + (1 * 4 + 1) * 8, token.data() + 8, 8), 0);
+  EXPECT_EQ(std::memcmp(page + 64 + (0 * 4 + 1) * 12, token.data() + 16, 12), 0);
+  EXPECT_EQ(std::memcmp(page + 64 + (1 * 4 + 1) * 12, token.data() + 28, 12), 0);
+  for (int slot = 2; slot < 4; ++slot)
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(page[slot * 8 + i], 0) << "a dead slot";
+}
+
+TEST(KvkFile, ForkedRowsGiveEqualFiles) {
+  Fixture f({.page = 4, .window = 6});
+  TestRow row = f.computed(17);
+  TestRow fork{row.sequence.fork(), row.tokens};
+  write_kvk(f.file("a.kvk"), f.header(row), row.sequence);
+  write_kvk(f.file("b.kvk"), f.header(fork), fork.sequence);
+  EXPECT_EQ(contents(f.file("a.kvk")), contents(f.file("b.kvk")));
+}
+
+TEST(KvkFile, EveryFlippedByteAndEveryCutIsNoticed) {
+  Fixture f({.page = 4, .window = 6, .sinks = 1, .state_bytes = 8});
+  TestRow row = f.computed(13);
+  write_kvk(f.file(), f.header(row), row.sequence);
+  const std::string good = contents(f.file());
+  uint64_t start = 0;
+  std::memcpy(&start, good.data() + 16, 8);
+  const KvkFile file = KvkFile::open(f.file(), true);
+  for (size_t at = 0; at < good.size(); at += at < start ? 1 : 37) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x10);
+    uint32_t header_bytes = 0;
+    std::memcpy(&header_bytes, good.data() + 12, 4);
+    const bool gap = at >= 64 + header_bytes && at < start;  // padding before the data belongs to nothing
+    bool tensor = false;
+    const auto inside = [&](const KvkTensor& t) {
+      tensor = tensor || (at >= start + t.offset && at < start + t.offset + t.bytes);
+    };
+    for (const KvkGroup& group : file.header().groups)
+      for (const auto& [index, t] : group.pages) inside(t);
+    inside(*file.header().state);
+    overwrite(f.file("bad.kvk"), bad);
+    if (gap || (at >= start && !tensor)) {
+      EXPECT_NO_THROW(KvkFile::open(f.file("bad.kvk"), true)) << at;
+    } else {
+      EXPECT_THROW(KvkFile::open(f.file("bad.kvk"), true), Error) << at;
+    }
+    if (at < 64) {
+      EXPECT_THROW(read_kvk_header(f.file("bad.kvk")), Error) << at;
+    }
+  }
+  for (size_t length = 0; length < good.size(); length += length < 200 ? 1 : 97) {
+    overwrite(f.file("bad.kvk"), good.substr(0, length));
+    EXPECT_THROW(KvkFile::open(f.file("bad.kvk")), Error) << length;
+    EXPECT_THROW(read_kvk_header(f.file("bad.kvk")), Error) << length;
+  }
+  overwrite(f.file("bad.kvk"), good + "x");
+  EXPECT_THROW(KvkFile::open(f.file("bad.kvk")), Error);
+  EXPECT_THROW(KvkFile::open(f.file("none.kvk")), Error);
+}
+
+TEST(KvkFile, RefusesForeignCaches) {
+  Fixture f({.page = 4, .window = 6});
+  TestRow row = f.computed(13);
+  write_kvk(f.file(), f.header(row), row.sequence);
+  const KvkFile file = KvkFile::open(f.file());
+  const auto refusal = [&](const testing::ShapeOptions& options) {
+    Fixture other(options);
+    try {
+      restore_sequence(other.cache, file);
+    } catch (const Error& error) {
+      EXPECT_EQ(other.cache.used_bytes(), other.cache.states().stored_bytes());
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_NE(refusal({.page = 4}).find("2 cached layers but model has 1"), std::string::npos);
+  EXPECT_NE(refusal({.page = 4, .window = 7}).find("geometry of group 1 mismatch"), std::string::npos);
+  EXPECT_NE(refusal({.page = 4, .window = 6, .state_bytes = 8}).find("recurrent state"), std::string::npos);
+  EXPECT_NE(refusal({.page = 4, .start = 9, .window = 6, .encoded_full = true}).find("mismatch"),
+            std::string::npos);
+  EXPECT_EQ(refusal({.page = 4, .window = 6}), "accepted");
+  const CacheShape shape = testing::make_shape({.page = 4, .window = 6});
+  KvCache small(shape, TestLayout::factory(), testing::pages_each(shape, 2), nullptr);
+  EXPECT_THROW(restore_sequence(small, file), KvPoolExhausted);
+  EXPECT_EQ(small.used_bytes(), 0u);
+}
+
+TEST(KvkFile, EmptySequencesAreRefused) {
+  Fixture f({.page = 4});
+  TestRow row{f.cache.create(), {}};
+  EXPECT_THROW(write_kvk(f.file(), f.header(row), row.sequence), Error);
+  EXPECT_EQ(files_in(f.folder.path), 0u);
+}
+
+TEST(KvkFile, AFullDiskLeavesNothingBehind) {
+  Fixture f({.page = 4});
+  TestRow row = f.computed(100);
+  struct rlimit limit {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = limit;
+  small.rlim_cur = 9000;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  ErrorCode code = ErrorCode::internal;
+  try {
+    write_kvk(f.file(), f.header(row), row.sequence);
+  } catch (const Error& error) {
+    code = error.code();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, previous);
+  EXPECT_EQ(code, ErrorCode::resource_exhausted);
+  EXPECT_EQ(files_in(f.folder.path), 0u);
+  EXPECT_EQ(difference(row), "");
+}
+
+// Headers of every codec survive their text.
+TEST(KvkHeader, TextAndBack) {
+  for (const char* spec : {"f32", "bf16", "affine:4:32", "affine:8:64:bf16", "turbo:8,3", "rot:5",
+                           "f16/rot:4", "affine:8:64/rot:4", "turbokey:5"})
+    for (const Dtype plain : {Dtype::bf16, Dtype::f32}) {
+      KvkHeader header;
+      header.identity.ns = "a+b \"quoted\" \xC3\xA9";
+      header.tokens = {1, 2, 3, -7};
+      header.metadata = R"({"messages":[]})";
+      KvkGroup group;
+      group.geometry = {.layers = 2,
+                        .kv_heads = 3,
+                        .head_dim_k = 64,
+                        .head_dim_v = 64,
+                        .codec = parse_codec(spec, plain),
+                        .page_tokens = 2};
+      group.geometry.window = 8;
+      group.owners = {0, 2};
+      const uint64_t bytes = page_form(group.geometry).page_bytes;
+      group.pages = {{0, {.offset = 0, .bytes = bytes, .hash = std::string(16, 'a')}},
+                     {1, {.offset = align_up(bytes, 4096), .bytes = bytes, .hash = std::string(16, 'b')}}};
+      header.groups = {group};
+      const KvkHeader back = parse_header(header_text(header), "x");
+      EXPECT_EQ(back.identity, header.identity);
+      EXPECT_EQ(back.tokens, header.tokens);
+      EXPECT_EQ(back.groups[0].owners, group.owners);
+      EXPECT_EQ(describe(back.groups[0].geometry), describe(group.geometry));
+      EXPECT_TRUE(back.groups[0].geometry.codec == group.geometry.codec) << spec;
+    }
+}
+
+}  // namespace
+}  // namespace kvasir::kv

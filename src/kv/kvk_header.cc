@@ -1,0 +1,336 @@
+#include "kv/kvk_header.h"
+
+#include <bit>
+
+#include "base/memory.h"
+#include "formats/json.h"
+#include "kv/scheme.h"
+
+namespace kvasir::kv {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kProvider = "kvasir-kv-1";
+
+json tensor_json(const KvkTensor& tensor) {
+  return {{"off", tensor.offset},
+          {"bytes", tensor.bytes},
+          {"hash", tensor.hash.empty() ? std::string(16, '0') : tensor.hash}};
+}
+
+std::string cache_kind(const GroupGeometry& geometry) {
+  const std::string rotating = geometry.window ? "rotating" : "";
+  const PlaneCodec &k = geometry.codec.k, &v = geometry.codec.v;
+  std::string kind = "pair";
+  if (geometry.codec.is_plain()) {
+    kind = geometry.window ? "" : "kv";
+  } else if (k.kind == PlaneCodec::Kind::affine && v.kind == PlaneCodec::Kind::affine) {
+    kind = "qkv";
+  } else if (k.kind == PlaneCodec::Kind::turbo_key && v.kind == PlaneCodec::Kind::rotated) {
+    kind = "turboquant";
+  }
+  return rotating.empty() || kind.empty() ? rotating + kind : rotating + "-" + kind;
+}
+
+[[noreturn]] void corrupt(const std::string& path, std::string_view reason) {
+  throw_error(ErrorCode::corrupt_file, "{}: {}", path, reason);
+}
+
+// Reads fields of untrusted objects.
+class Fields {
+ public:
+  Fields(const json& object, const std::string& path, std::string where)
+      : object_(object), path_(path), where_(std::move(where)) {
+    if (!object.is_object()) corrupt(path_, fmt::format("{} is no object", where_));
+  }
+  const json& at(const char* name) const {
+    const auto found = object_.find(name);
+    if (found == object_.end()) corrupt(path_, fmt::format("{} lacks \"{}\"", where_, name));
+    return *found;
+  }
+  bool has(const char* name) const { return object_.contains(name); }
+  std::string text(const char* name, size_t limit = 4096) const {
+    const json& value = at(name);
+    if (!value.is_string()) corrupt(path_, fmt::format("{}: \"{}\" is no string", where_, name));
+    std::string string = value.get<std::string>();
+    if (string.size() > limit)
+      corrupt(path_,
+              fmt::format("{}: \"{}\" has {} bytes, more than {}", where_, name, string.size(), limit));
+    return string;
+  }
+  int64_t integer(const char* name, int64_t low, int64_t high) const {
+    const json& value = at(name);
+    if (!value.is_number_integer() ||
+        (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)))
+      corrupt(path_, fmt::format("{}: \"{}\" is no integer", where_, name));
+    const int64_t number = value.get<int64_t>();
+    if (number < low || number > high)
+      corrupt(path_, fmt::format("{}: \"{}\" is {}, outside [{}, {}]", where_, name, number, low, high));
+    return number;
+  }
+  const json& array(const char* name) const {
+    const json& value = at(name);
+    if (!value.is_array()) corrupt(path_, fmt::format("{}: \"{}\" is no list", where_, name));
+    return value;
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  const json& object_;
+  const std::string& path_;
+  std::string where_;
+};
+
+KvkTensor parse_tensor(const Fields& fields, const std::string& path) {
+  KvkTensor tensor;
+  tensor.offset = static_cast<uint64_t>(fields.integer("off", 0, INT64_MAX / 4));
+  tensor.bytes = static_cast<uint64_t>(fields.integer("bytes", 0, INT64_MAX / 4));
+  tensor.hash = fields.text("hash");
+  if (tensor.offset % kKvkAlignment != 0)
+    corrupt(path,
+            fmt::format("{}: offset {} is not aligned to {}", fields.where(), tensor.offset, kKvkAlignment));
+  if (tensor.hash.size() != 16 || tensor.hash.find_first_not_of("0123456789abcdef") != std::string::npos)
+    corrupt(path, fmt::format("{}: bad hash", fields.where()));
+  return tensor;
+}
+
+KvkGroup parse_group(const json& object, const std::string& path, size_t index, const KvkHeader& header) {
+  const Fields fields(object, path, fmt::format("group {}", index));
+  KvkGroup group;
+  GroupGeometry& geometry = group.geometry;
+  for (const json& owner : fields.array("layers")) {
+    if (!owner.is_number_integer() || owner.get<int64_t>() < 0 || owner.get<int64_t>() > 1 << 16)
+      corrupt(path, "a layer index is out of range");
+    group.owners.push_back(owner.get<int>());
+  }
+  if (group.owners.empty()) corrupt(path, fmt::format("{} has no layers", fields.where()));
+  geometry.layers = static_cast<int>(group.owners.size());
+  geometry.kv_heads = static_cast<int>(fields.integer("kv_heads", 1, 1 << 16));
+  geometry.head_dim_k = static_cast<int>(fields.integer("head_dim_k", 1, 1 << 16));
+  geometry.head_dim_v = static_cast<int>(fields.integer("head_dim_v", 1, 1 << 16));
+  if (fields.has("window")) geometry.window = static_cast<int>(fields.integer("window", 1, INT32_MAX));
+  geometry.sinks = static_cast<int>(fields.integer("keep", 0, geometry.window ? *geometry.window - 1 : 0));
+  try {
+    const auto k = dtype_from_name(fields.text("plain_k")), v = dtype_from_name(fields.text("plain_v"));
+    if (!k || !v) corrupt(path, fmt::format("{}: unknown plain dtype", fields.where()));
+    const std::string codec = fields.text("codec");
+    const size_t slash = codec.find('/');
+    const bool turbo = codec.starts_with("turbo:");
+    if (turbo && *k != *v) corrupt(path, fmt::format("{}: turbo with two plain dtypes", fields.where()));
+    geometry.codec = parse_codec(codec, *k);
+    if (!turbo)
+      geometry.codec.v = parse_codec(slash == std::string::npos ? codec : codec.substr(slash + 1), *v).v;
+    if (geometry.codec.k.plain != *k || geometry.codec.v.plain != *v)
+      corrupt(path, fmt::format("{}: codec and plain dtypes differ", fields.where()));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::corrupt_file) throw;
+    throw_error(ErrorCode::unsupported, "{}: unsupported cache kind ({})", path, error.what());
+  }
+  for (const auto& [codec, dim] :
+       {std::pair{geometry.codec.k, geometry.head_dim_k}, std::pair{geometry.codec.v, geometry.head_dim_v}})
+    if (const std::string reason = why_invalid(codec, dim); !reason.empty())
+      corrupt(path, fmt::format("{}: {}", fields.where(), reason));
+  group.first = static_cast<int32_t>(fields.integer("first_position", 0, header.offset()));
+  if (!geometry.window && group.first != 0)
+    corrupt(path, fmt::format("{} is full, but begins at {}", fields.where(), group.first));
+  // The next query needs its window.
+  if (geometry.window &&
+      group.first > std::max<int64_t>(0, int64_t{header.offset()} - (*geometry.window - 1)))
+    corrupt(path, fmt::format("{} begins at {}, inside its window", fields.where(), group.first));
+  if (header.layout == KvkHeader::Layout::pages) {
+    geometry.page_tokens = static_cast<int>(fields.integer("P", 1, 1 << 16));
+    if (!std::has_single_bit(static_cast<unsigned>(geometry.page_tokens)))
+      corrupt(path, fmt::format("{}: P is no power of two", fields.where()));
+    const PageForm form = page_form(geometry);
+    fields.integer("page_bytes", static_cast<int64_t>(form.page_bytes),
+                   static_cast<int64_t>(form.page_bytes));
+    for (const json& entry : fields.array("pages")) {
+      const Fields page(entry, path, fmt::format("group {} page", index));
+      const int64_t number = page.integer("index", 0, INT32_MAX);
+      if (!group.pages.empty() && number <= group.pages.back().first)
+        corrupt(path, fmt::format("{}: pages are not ascending", fields.where()));
+      group.pages.emplace_back(static_cast<uint32_t>(number), parse_tensor(page, path));
+      if (group.pages.back().second.bytes != form.page_bytes)
+        corrupt(path, fmt::format("tensor byte-length drift: planned {}, got {}", form.page_bytes,
+                                  group.pages.back().second.bytes));
+    }
+    // Exactly the pages that hold live tokens.
+    size_t expected = 0;
+    const int64_t page = geometry.page_tokens;
+    const auto covered = [&](int64_t number) {
+      return expected < group.pages.size() && group.pages[expected].first == number ? (++expected, true)
+                                                                                    : false;
+    };
+    const int64_t sink_pages = (std::min<int64_t>(geometry.sinks, header.offset()) + page - 1) / page;
+    const int64_t first_page = group.first / page, last_page = (header.offset() - 1) / page;
+    for (int64_t i = 0; i < std::min(sink_pages, first_page); ++i)
+      if (!covered(i)) corrupt(path, fmt::format("{}: page {} is missing", fields.where(), i));
+    for (int64_t i = first_page; i <= last_page; ++i)
+      if (!covered(i)) corrupt(path, fmt::format("{}: page {} is missing", fields.where(), i));
+    if (expected != group.pages.size())
+      corrupt(path, fmt::format("{} has a page without tokens", fields.where()));
+  } else {
+    geometry.page_tokens = 0;
+    const auto list = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v);
+    const json& tensors = fields.array("tensors");
+    if (tensors.size() != list.size() * group.owners.size())
+      corrupt(path, fmt::format("{}: {} tensors, expected {}", fields.where(), tensors.size(),
+                                list.size() * group.owners.size()));
+    const int64_t live = header.offset() - group.first + std::min<int64_t>(geometry.sinks, group.first);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      group.planes.push_back(
+          parse_tensor(Fields(tensors[i], path, fmt::format("group {} tensor {}", index, i)), path));
+      const uint64_t planned = static_cast<uint64_t>(geometry.kv_heads) * static_cast<uint64_t>(live) *
+                               list[i % list.size()].bytes;
+      if (group.planes.back().bytes != planned)
+        corrupt(path, fmt::format("tensor byte-length drift: planned {}, got {}", planned,
+                                  group.planes.back().bytes));
+    }
+  }
+  return group;
+}
+
+}  // namespace
+
+std::string hex64(uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
+
+PageForm page_form(const GroupGeometry& geometry) {
+  PageForm form;
+  form.planes = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v);
+  for (const Plane& plane : form.planes) {
+    form.plane_at.push_back(form.layer_bytes);
+    form.layer_bytes += align_up(
+        static_cast<size_t>(geometry.kv_heads) * static_cast<size_t>(geometry.page_tokens) * plane.bytes, 64);
+  }
+  form.page_bytes = align_up(static_cast<size_t>(geometry.layers) * form.layer_bytes, 256);
+  return form;
+}
+
+std::string header_text(const KvkHeader& header) {
+  json root;
+  root["format"] = kKvkVersion;
+  root["layout"] = header.layout == KvkHeader::Layout::pages ? "pages" : "dense";
+  root["codec_provider"] = kProvider;
+  root["created_at"] = header.created_ms;
+  root["model_id"] = header.identity.model_id;
+  root["config_fingerprint"] = header.identity.config_fingerprint;
+  root["weights_digest"] = header.identity.weights_digest;
+  root["numerics_id"] = header.identity.numerics_id;
+  root["scheme_key"] = header.identity.scheme_key;
+  root["tokenizer_hash"] = header.identity.tokenizer_hash;
+  root["ns"] = header.identity.ns;
+  root["name"] = header.name;
+  root["metadata"] = header.metadata;
+  root["tokens"] = header.tokens;
+  root["min_reusable"] = header.min_reusable;
+  root["stage"] = header.encoded ? "encoded" : "plain";
+  json groups = json::array(), caches = json::array();
+  std::vector<json> by_owner;
+  for (const KvkGroup& group : header.groups) {
+    const GroupGeometry& geometry = group.geometry;
+    json object{{"layers", group.owners},
+                {"kv_heads", geometry.kv_heads},
+                {"head_dim_k", geometry.head_dim_k},
+                {"head_dim_v", geometry.head_dim_v},
+                {"keep", geometry.sinks},
+                {"codec", describe(geometry.codec)},
+                {"plain_k", name(geometry.codec.k.plain)},
+                {"plain_v", name(geometry.codec.v.plain)},
+                {"first_position", group.first}};
+    json cache{{"kind", cache_kind(geometry)},          {"offset", header.offset()},
+               {"min_reusable", header.min_reusable},   {"first_position", group.first},
+               {"dtype", name(geometry.codec.k.plain)}, {"codec", describe(geometry.codec)}};
+    if (geometry.window) {
+      object["window"] = *geometry.window;
+      cache["window"] = *geometry.window;
+      cache["keep"] = geometry.sinks;
+    }
+    const size_t per_layer = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v).size();
+    if (header.layout == KvkHeader::Layout::pages) {
+      object["P"] = geometry.page_tokens;
+      object["page_bytes"] = page_form(geometry).page_bytes;
+      json pages = json::array();
+      for (const auto& [index, tensor] : group.pages) {
+        pages.push_back(tensor_json(tensor));
+        pages.back()["index"] = index;
+      }
+      object["pages"] = std::move(pages);
+    } else {
+      json tensors = json::array();
+      for (const KvkTensor& tensor : group.planes) tensors.push_back(tensor_json(tensor));
+      object["tensors"] = std::move(tensors);
+    }
+    for (size_t layer = 0; layer < group.owners.size(); ++layer) {
+      const auto owner = static_cast<size_t>(group.owners[layer]);
+      if (by_owner.size() <= owner) by_owner.resize(owner + 1);
+      by_owner[owner] = cache;
+      if (header.layout == KvkHeader::Layout::dense)
+        for (size_t p = 0; p < per_layer; ++p)
+          by_owner[owner]["tensors"].push_back(tensor_json(group.planes[layer * per_layer + p]));
+    }
+    groups.push_back(std::move(object));
+  }
+  for (json& cache : by_owner) caches.push_back(std::move(cache));
+  root["groups"] = std::move(groups);
+  root["caches"] = std::move(caches);
+  if (header.state) root["state"] = tensor_json(*header.state);
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+KvkHeader parse_header(std::string_view text, const std::string& path) {
+  const json root = formats::parse_json(text, path, 16);
+  const Fields fields(root, path, "header");
+  KvkHeader header;
+  if (const int64_t version = fields.integer("format", 0, INT32_MAX); version != kKvkVersion)
+    throw_error(ErrorCode::unsupported, "{}: unsupported formatVersion {}", path, version);
+  if (const std::string provider = fields.text("codec_provider"); provider != kProvider)
+    throw_error(ErrorCode::unsupported, "{}: cache codec provider mismatch ({}, expected {})", path,
+                printable(provider), kProvider);
+  const std::string layout = fields.text("layout");
+  if (layout != "pages" && layout != "dense")
+    throw_error(ErrorCode::unsupported, "{}: unknown layout {}", path, printable(layout));
+  header.layout = layout == "pages" ? KvkHeader::Layout::pages : KvkHeader::Layout::dense;
+  header.created_ms = fields.integer("created_at", 0, INT64_MAX);
+  header.identity = {.model_id = fields.text("model_id"),
+                     .config_fingerprint = fields.text("config_fingerprint"),
+                     .weights_digest = fields.text("weights_digest"),
+                     .numerics_id = fields.text("numerics_id"),
+                     .scheme_key = fields.text("scheme_key"),
+                     .tokenizer_hash = fields.text("tokenizer_hash"),
+                     .ns = fields.text("ns")};
+  header.name = fields.text("name");
+  header.metadata = fields.text("metadata", size_t{32} << 20);
+  const json& tokens = fields.array("tokens");
+  if (tokens.empty() || tokens.size() > static_cast<size_t>(INT32_MAX))
+    corrupt(path, fmt::format("{} tokens", tokens.size()));
+  header.tokens.reserve(tokens.size());
+  for (const json& token : tokens) {
+    if (!token.is_number_integer() || token.get<int64_t>() < INT32_MIN || token.get<int64_t>() > INT32_MAX)
+      corrupt(path, "a token is no 32-bit integer");
+    header.tokens.push_back(token.get<int32_t>());
+  }
+  header.min_reusable = static_cast<int32_t>(fields.integer("min_reusable", INT32_MIN, INT32_MAX));
+  if (header.min_reusable < 0 || header.min_reusable > header.offset())
+    corrupt(path, "invalid cache minimum reusable offset");
+  const std::string stage = fields.text("stage");
+  if (stage != "encoded" && stage != "plain") corrupt(path, "unknown stage");
+  header.encoded = stage == "encoded";
+  const json& groups = fields.array("groups");
+  if (groups.size() > 4096) corrupt(path, fmt::format("{} groups", groups.size()));
+  std::vector<bool> seen;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    header.groups.push_back(parse_group(groups[g], path, g, header));
+    for (const int owner : header.groups.back().owners) {
+      if (seen.size() <= static_cast<size_t>(owner)) seen.resize(static_cast<size_t>(owner) + 1);
+      if (seen[static_cast<size_t>(owner)]) corrupt(path, fmt::format("layer {} is in two groups", owner));
+      seen[static_cast<size_t>(owner)] = true;
+    }
+  }
+  if (fields.has("state")) header.state = parse_tensor(Fields(fields.at("state"), path, "state"), path);
+  return header;
+}
+
+}  // namespace kvasir::kv
