@@ -1,5 +1,9 @@
 #include "base/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <string>
 
@@ -8,28 +12,40 @@
 namespace kvasir {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames = {"generic", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon"};
+constexpr std::array<std::string_view, 6> kNames = {"generic",    "avx2",       "avxvnni",
+                                                    "avx512vnni", "avx512bf16", "neon"};
 
 #if defined(__x86_64__)
+// Features that __builtin_cpu_supports of GCC 12 or of Clang 14 has no name for are read from CPUID. (The
+// operating system's support of the wide registers is covered by the names that both know.)
+struct Registers {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+Registers cpuid(unsigned leaf, unsigned sub_leaf) {
+  Registers r;
+  if (!__get_cpuid_count(leaf, sub_leaf, &r.eax, &r.ebx, &r.ecx, &r.edx)) return {};
+  return r;
+}
+
 bool has_avx2() {
+  const unsigned features = cpuid(1, 0).ecx;
+  const bool f16c = (features >> 29) & 1u;
+  const bool movbe = (features >> 22) & 1u;
+  const bool lzcnt = (cpuid(0x80000001u, 0).ecx >> 5) & 1u;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
-         __builtin_cpu_supports("f16c") && __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("movbe");
+         f16c && lzcnt && movbe;
 }
 bool has_avxvnni() {
-  // CPUID leaf 7 sub-leaf 1, EAX bit 4. Not a name that __builtin_cpu_supports of GCC 12 knows.
-  unsigned eax = 7, ebx = 0, ecx = 1, edx = 0;
-  unsigned maximum = 0, unused_b = 0, unused_c = 0, unused_d = 0;
-  __asm__("cpuid" : "=a"(maximum), "=b"(unused_b), "=c"(unused_c), "=d"(unused_d) : "a"(0), "c"(0));
-  if (maximum < 7) return false;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  return (eax >> 4) & 1u;
+  return (cpuid(7, 1).eax >> 4) & 1u;
 }
 bool has_avx512vnni() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
 bool has_avx512bf16() {
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vbmi2");
 }
 #endif
 
@@ -42,7 +58,9 @@ std::string list_available() {
 
 }  // namespace
 
-std::string_view name(IsaLevel level) { return kNames[static_cast<size_t>(level)]; }
+std::string_view name(IsaLevel level) {
+  return kNames[static_cast<size_t>(level)];
+}
 
 std::optional<IsaLevel> isa_from_name(std::string_view text) {
   for (size_t i = 0; i < kNames.size(); ++i)
