@@ -211,9 +211,7 @@ AttributeKind find_attribute(Interpreter& interpreter, const Value& object, std:
   }
   switch (object.kind()) {
     case Kind::undefined: {
-      const UndefinedObject& undefined = object.undefined();
-      throw Failure{undefined.security ? FailureKind::security_error : FailureKind::undefined_error,
-                    undefined.message()};
+      raise_undefined(object);
     }
     case Kind::dict:
       if (listed(kDictMutators, name)) return AttributeKind::forbidden;

@@ -232,9 +232,7 @@ Value Interpreter::evaluate_call(const Expression& node, const Value* caller) {
 
 Value Interpreter::call(const Value& callee, Arguments& arguments) {
   if (callee.is_undefined()) {
-    const UndefinedObject& object = callee.undefined();
-    throw Failure{object.security ? FailureKind::security_error : FailureKind::undefined_error,
-                  object.message()};
+    raise_undefined(callee);
   }
   if (!callee.is(Kind::callable) || !callee.callable().is_callable())
     type_error("'{}' object is not callable", type_name(callee));
@@ -386,11 +384,11 @@ bool ConstantFolder::mark(Expression& node) {
       break;
     case X::filter: {
       const FilterEntry* filter = find_filter(node.name);
-      node.may_fold = all && filter != nullptr && !filter->needs_context;
+      node.may_fold = all && filter != nullptr && !filter->needs_context && !without_filters_;
       break;
     }
     case X::test:
-      node.may_fold = all && find_test(node.name) != nullptr;
+      node.may_fold = all && find_test(node.name) != nullptr && !without_filters_;
       break;
     // These stop early.
     case X::logical_and:
@@ -430,6 +428,13 @@ void ConstantFolder::replace(ExpressionPtr& node, bool autoescape) {
 void ConstantFolder::fold(ExpressionPtr& node, bool autoescape) {
   mark(*node);
   replace(node, autoescape);
+}
+
+std::optional<Value> ConstantFolder::constant_without_filters(Expression& node, bool autoescape) {
+  without_filters_ = true;
+  const bool folds = mark(node);
+  without_filters_ = false;
+  return folds ? interpreter_.constant(node, autoescape) : std::nullopt;
 }
 
 void ConstantFolder::fold_printed(ExpressionPtr& node, bool autoescape) {

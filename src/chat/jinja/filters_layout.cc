@@ -176,7 +176,7 @@ std::vector<std::string> wrap_line(std::string_view line, const WrapOptions& opt
 Value word_wrap(Interpreter&, const Value& operand, Arguments& arguments) {
   const Parameters p("wordwrap", arguments, {"width", "break_long_words", "wrapstring", "break_on_hyphens"},
                      0);
-  if (operand.is_undefined()) throw Failure{FailureKind::undefined_error, operand.undefined().message()};
+  if (operand.is_undefined()) raise_undefined(operand);
   if (!operand.is_string())
     fail(FailureKind::attribute_error, "'{}' object has no attribute 'splitlines'", type_name(operand));
   const Value separator = p.has(2) && !p[2].is_none() ? p[2] : Value("\n");

@@ -173,7 +173,7 @@ Value strip_tags_filter(Interpreter&, const Value& operand, Arguments& arguments
 
 Value xml_attributes(Interpreter& interpreter, const Value& operand, Arguments& arguments) {
   const Parameters p("xmlattr", arguments, {"autospace"}, 0);
-  if (operand.is_undefined()) throw Failure{FailureKind::undefined_error, operand.undefined().message()};
+  if (operand.is_undefined()) raise_undefined(operand);
   if (!operand.is(Kind::dict))
     fail(FailureKind::attribute_error, "{} has no attribute 'items'", type_name(operand));
   std::string out;

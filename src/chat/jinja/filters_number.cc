@@ -48,9 +48,7 @@ Value to_integer(Interpreter&, const Value& operand, Arguments& arguments) {
     return float_to_integer(operand.floating());
   }
   if (operand.is_undefined()) {
-    const UndefinedObject& object = operand.undefined();
-    throw Failure{object.security ? FailureKind::security_error : FailureKind::undefined_error,
-                  object.message()};
+    raise_undefined(operand);
   }
   return otherwise;
 }
@@ -64,9 +62,7 @@ Value to_float(Interpreter&, const Value& operand, Arguments& arguments) {
     return value ? Value(*value) : otherwise;
   }
   if (operand.is_undefined()) {
-    const UndefinedObject& object = operand.undefined();
-    throw Failure{object.security ? FailureKind::security_error : FailureKind::undefined_error,
-                  object.message()};
+    raise_undefined(operand);
   }
   return otherwise;
 }

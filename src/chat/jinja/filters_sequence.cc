@@ -95,7 +95,7 @@ Value dict_sort(Interpreter&, const Value& operand, Arguments& arguments) {
   const bool by_value = by.is_string() && by.text() == "value";
   if (!by_value && !(by.is_string() && by.text() == "key"))
     fail(FailureKind::runtime_error, "You can only sort by either \"key\" or \"value\"");
-  if (operand.is_undefined()) throw Failure{FailureKind::undefined_error, operand.undefined().message()};
+  if (operand.is_undefined()) raise_undefined(operand);
   if (!operand.is(Kind::dict))
     fail(FailureKind::attribute_error, "{} has no attribute 'items'", type_name(operand));
   if (p.has(2) && !p[2].is_integer())

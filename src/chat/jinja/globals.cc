@@ -19,7 +19,7 @@ Value make_dict(Arguments& arguments, std::string_view function) {
   DictObject& entries = dict.dictionary();
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
-    if (source.is_undefined()) throw Failure{FailureKind::undefined_error, source.undefined().message()};
+    if (source.is_undefined()) raise_undefined(source);
     if (source.is(Kind::dict)) {
       for (const auto& [k, v] : source.dictionary().entries) entries.set(k, v);
     } else {

@@ -151,12 +151,16 @@ class ConstantFolder {
   void fold(ExpressionPtr& node, bool autoescape);
   // The same for an expression whose text is printed.
   void fold_printed(ExpressionPtr& node, bool autoescape);
+  // Inside {% autoescape %} with a setting that is not constant: the value that is printed, if it is known
+  // already. Filters and tests are not tried then.
+  std::optional<Value> constant_without_filters(Expression& node, bool autoescape);
 
  private:
   bool mark(Expression& node);
   void replace(ExpressionPtr& node, bool autoescape);
 
   ConstantPool& pool_;
+  bool without_filters_ = false;
   Interpreter interpreter_;
 };
 

@@ -16,6 +16,9 @@ namespace kvasir::jinja {
 std::string_view type_name(const Value& value);
 std::string qualified_type_name(const Value& value);
 
+// The error of using an undefined value.
+[[noreturn]] void raise_undefined(const Value& value);
+
 bool truth(const Value& value);
 // ==
 bool equals(const Value& a, const Value& b);

@@ -11,6 +11,8 @@
 #include "chat/jinja/filters.h"
 #include "chat/jinja/interpreter.h"
 #include "chat/jinja/lexer.h"
+#include "chat/jinja/operations.h"
+#include "chat/jinja/symbols.h"
 
 namespace kvasir::jinja {
 namespace {
@@ -19,258 +21,6 @@ using X = ExpressionKind;
 using S = StatementKind;
 
 constexpr int kMaxNestedLoops = 20;  // CPython's limit within one function, and so jinja2's
-
-struct FunctionState {
-  Function* function;
-  FunctionState* parent;
-  std::map<std::pair<int, std::string>, int> slots;
-  int loops = 0;  // loops around the statement that is being resolved
-
-  int slot(int level, const std::string& name) {
-    const auto [it, added] = slots.try_emplace({level, name}, function->slot_count);
-    if (added) ++function->slot_count;
-    return it->second;
-  }
-};
-
-struct Symbols;
-
-struct Load {
-  enum class From { parameter, resolve, alias, undefined } from;
-  const Symbols* source = nullptr;  // alias
-};
-
-// The names of one scope, as far as they were referenced or assigned in it.
-struct Symbols {
-  const Symbols* parent = nullptr;
-  int level = 0;
-  FunctionState* function = nullptr;
-  std::set<std::string> references;
-  std::map<std::string, Load> loads;
-  std::set<std::string> stores;
-
-  const Symbols* find(const std::string& name) const {
-    for (const Symbols* scope = this; scope != nullptr; scope = scope->parent)
-      if (scope->references.contains(name)) return scope;
-    return nullptr;
-  }
-
-  void define(const std::string& name, Load load) {
-    references.insert(name);
-    loads[name] = load;
-  }
-
-  void declare_parameter(const std::string& name) {
-    stores.insert(name);
-    define(name, {Load::From::parameter});
-  }
-
-  void load(const std::string& name) {
-    if (find(name) == nullptr) define(name, {Load::From::resolve});
-  }
-
-  void store(const std::string& name) {
-    stores.insert(name);
-    if (references.contains(name)) return;
-    const Symbols* outer = parent == nullptr ? nullptr : parent->find(name);
-    if (outer != nullptr)
-      define(name, {Load::From::alias, outer});
-    else
-      define(name, {Load::From::undefined});
-  }
-
-  // Names assigned in only some branches of an `if` keep their outer value in the others.
-  void merge_branches(const std::vector<Symbols>& branches) {
-    std::set<std::string> assigned;
-    for (const Symbols& branch : branches)
-      for (const std::string& name : branch.stores)
-        if (!stores.contains(name)) assigned.insert(name);
-    for (const Symbols& branch : branches) {
-      references.insert(branch.references.begin(), branch.references.end());
-      for (const auto& [name, load] : branch.loads) loads[name] = load;
-      stores.insert(branch.stores.begin(), branch.stores.end());
-    }
-    for (const std::string& name : assigned) {
-      const Symbols* outer = parent == nullptr ? nullptr : parent->find(name);
-      loads[name] = outer != nullptr ? Load{Load::From::alias, outer} : Load{Load::From::resolve};
-    }
-  }
-};
-
-// Calls `visit` for every expression below (not into) `node`, in the reference's order.
-template <typename Visit>
-void for_each_child(const Expression& node, Visit&& visit) {
-  for (const ExpressionPtr& child : node.children)
-    if (child != nullptr) visit(*child);
-  if (node.arguments == nullptr) return;
-  for (const ExpressionPtr& argument : node.arguments->positional) visit(*argument);
-  for (const auto& [key, argument] : node.arguments->keywords) visit(*argument);
-  if (node.arguments->positional_pack != nullptr) visit(*node.arguments->positional_pack);
-  if (node.arguments->keyword_pack != nullptr) visit(*node.arguments->keyword_pack);
-}
-
-// Records what a scope references and assigns. Inner scopes are not entered.
-class SymbolVisitor {
- public:
-  explicit SymbolVisitor(Symbols& symbols) : symbols_(&symbols) {}
-
-  void visit(const Expression* node, bool as_parameter = false) {
-    if (node != nullptr) visit(*node, as_parameter);
-  }
-
-  void visit(const Expression& node, bool as_parameter = false) {
-    if (node.kind == X::name) {
-      if (as_parameter || node.use == NameUse::parameter)
-        symbols_->declare_parameter(node.name);
-      else if (node.use == NameUse::store)
-        symbols_->store(node.name);
-      else
-        symbols_->load(node.name);
-      return;
-    }
-    if (node.kind == X::namespace_target) {
-      symbols_->load(node.name);
-      return;
-    }
-    for_each_child(node, [&](const Expression& child) { visit(child, as_parameter); });
-  }
-
-  void visit(const Body& body) {
-    for (const StatementPtr& statement : body) visit(*statement);
-  }
-
-  void visit(const Statement& node) {
-    switch (node.kind) {
-      case S::output:
-        for (const ExpressionPtr& expression : node.expressions) visit(*expression);
-        break;
-      case S::assign:
-        visit(*node.value);
-        visit(*node.target);
-        break;
-      case S::assign_block:
-        visit(*node.target);
-        break;
-      case S::for_loop:
-        visit(*node.value);
-        break;
-      case S::if_chain:
-        visit_if(node, 0);
-        break;
-      case S::with:
-        for (const auto& [target, value] : node.assignments) visit(*value);
-        break;
-      case S::macro:
-        symbols_->store(node.macro->name);
-        break;
-      case S::call_block:
-        visit(node.value.get());
-        break;
-      case S::filter_block:
-        visit(*node.value);
-        break;
-      case S::autoescape:
-      case S::block:
-      case S::break_loop:
-      case S::continue_loop:
-        break;
-    }
-  }
-
- private:
-  // An elif is an `if` of its own in a branch of the first one, beside (not inside) the branches before it.
-  void visit_if(const Statement& node, size_t) {
-    visit(*node.branches[0].first);
-    Symbols* const original = symbols_;
-    Symbols body = *original, elifs = *original, otherwise = *original;
-    symbols_ = &body;
-    visit(node.branches[0].second);
-    symbols_ = &elifs;
-    for (size_t i = 1; i < node.branches.size(); ++i) {
-      if (node.branches[i].first == nullptr) break;
-      visit(*node.branches[i].first);
-      Symbols* const outer = symbols_;
-      Symbols inner = *outer, none = *outer;
-      symbols_ = &inner;
-      visit(node.branches[i].second);
-      symbols_ = outer;
-      outer->merge_branches({inner, none, none});
-    }
-    symbols_ = &otherwise;
-    if (node.branches.back().first == nullptr) visit(node.branches.back().second);
-    symbols_ = original;
-    original->merge_branches({body, elifs, otherwise});
-  }
-
-  Symbols* symbols_;
-};
-
-// Which of some special names a piece of template reads before it assigns them.
-class UndeclaredFinder {
- public:
-  explicit UndeclaredFinder(std::set<std::string> names) : names_(std::move(names)) {}
-
-  const std::set<std::string>& found() const { return found_; }
-
-  void visit(const Expression* node) {
-    if (node == nullptr || done_) return;
-    if (node->kind == X::name) {
-      if (node->use == NameUse::load && names_.contains(node->name)) {
-        found_.insert(node->name);
-        done_ = found_ == names_;
-      } else {
-        names_.erase(node->name);
-      }
-      return;
-    }
-    if (node->kind == X::namespace_target) return;
-    for_each_child(*node, [&](const Expression& child) { visit(&child); });
-  }
-
-  void visit(const Body& body) {
-    for (const StatementPtr& statement : body) visit(*statement);
-  }
-
-  void visit(const Statement& node) {
-    switch (node.kind) {
-      case S::block:
-        return;
-      case S::with:
-        for (const auto& [target, value] : node.assignments) visit(target.get());
-        for (const auto& [target, value] : node.assignments) visit(value.get());
-        break;
-      case S::if_chain:
-        for (const auto& [condition, body] : node.branches) {
-          visit(condition.get());
-          visit(body);
-        }
-        break;
-      case S::call_block:
-        visit(node.value.get());
-        break;
-      case S::macro:
-      case S::filter_block:
-        break;
-      default:
-        for (const ExpressionPtr& expression : node.expressions) visit(expression.get());
-        visit(node.target.get());
-        visit(node.value.get());
-    }
-    if (node.macro != nullptr) {
-      for (const ExpressionPtr& target : node.macro->targets) visit(target.get());
-      for (const ExpressionPtr& value : node.macro->defaults) visit(value.get());
-    }
-    visit(node.body);
-    visit(node.otherwise);
-    visit(node.condition.get());
-    if (node.kind == S::filter_block) visit(node.value.get());
-  }
-
- private:
-  std::set<std::string> names_, found_;
-  bool done_ = false;
-};
-
 bool has_scoped_block(const Body& body) {
   for (const StatementPtr& statement : body) {
     if (statement->kind == S::block && statement->scoped) return true;
@@ -314,13 +64,12 @@ class Resolver {
     FunctionState root{&tree_.function, nullptr, {}, 0};
     Frame frame = new_frame(&root);
     frame.top_level = true;
-    UndeclaredFinder finder({"self"});
-    finder.visit(tree_.body);
-    if (finder.found().contains("self")) {
+    const std::set<std::string> undeclared = find_undeclared(tree_.body, {"self"});
+    if (undeclared.contains("self")) {
       tree_.uses_self = true;
       frame.symbols->declare_parameter("self");
     }
-    SymbolVisitor(*frame.symbols).visit(tree_.body);
+    record_symbols(*frame.symbols, tree_.body);
     if (tree_.uses_self) tree_.self_slot = slot_of(frame, "self", 1);
     tree_.scope = scope_of(frame, false);
     resolve_body(tree_.body, frame);
@@ -449,12 +198,14 @@ class Resolver {
         for (ExpressionPtr& expression : node.expressions) {
           if (expression->kind == X::template_data) continue;
           if (!volatile_) folder_.fold_printed(expression, autoescape_);
-          if (volatile_ && expression->kind == X::constant) {
+          if (volatile_) {
             // Constants are printed as the setting around the block says, which is known before it runs.
-            std::string text = to_text(autoescape_ ? escape(expression->value) : expression->value);
-            expression = std::make_unique<Expression>(X::template_data, expression->line);
-            expression->name = std::move(text);
-            continue;
+            if (const auto value = folder_.constant_without_filters(*expression, autoescape_)) {
+              std::string text = to_text(autoescape_ ? escape(*value) : *value);
+              expression = std::make_unique<Expression>(X::template_data, expression->line);
+              expression->name = std::move(text);
+              continue;
+            }
           }
           bind(*expression, frame);
         }
@@ -476,9 +227,8 @@ class Resolver {
       }
       case S::with: {
         Frame inner = frame.inner();
-        SymbolVisitor visitor(*inner.symbols);
-        for (auto& [target, value] : node.assignments) visitor.visit(*target);
-        visitor.visit(node.body);
+        for (auto& [target, value] : node.assignments) record_symbols(*inner.symbols, *target);
+        record_symbols(*inner.symbols, node.body);
         node.scope = scope_of(inner, true);
         for (auto& [target, value] : node.assignments) {
           resolve_expression(value, frame);
@@ -505,9 +255,8 @@ class Resolver {
         break;
       case S::filter_block: {
         Frame inner = frame.inner();
-        SymbolVisitor visitor(*inner.symbols);
-        visitor.visit(node.body);
-        visitor.visit(*node.value);
+        record_symbols(*inner.symbols, node.body);
+        record_symbols(*inner.symbols, *node.value);
         node.scope = scope_of(inner, true);
         resolve_body(node.body, inner);
         bind(*node.value, inner);
@@ -540,7 +289,7 @@ class Resolver {
   void resolve_assign(Statement& node, const Frame& frame) {
     if (node.kind == S::assign_block) {
       Frame inner = frame.inner();
-      SymbolVisitor(*inner.symbols).visit(node.body);
+      record_symbols(*inner.symbols, node.body);
       node.scope = scope_of(inner, true);
       resolve_body(node.body, inner);
       if (node.value != nullptr) bind(*node.value, inner);
@@ -571,9 +320,8 @@ class Resolver {
     check_loop_assignment(node.target.get());
     check_loop_assignments(node.body);
     check_loop_assignments(node.otherwise);
-    UndeclaredFinder finder({"loop"});
-    finder.visit(node.body);
-    node.extended = node.recursive || finder.found().contains("loop") || has_scoped_block(node.body) ||
+    const std::set<std::string> undeclared = find_undeclared(node.body, {"loop"});
+    node.extended = node.recursive || undeclared.contains("loop") || has_scoped_block(node.body) ||
                     has_scoped_block(node.otherwise);
     FunctionState loop_function{nullptr, frame.function(), {}, 0};
     FunctionState* body_function = frame.function();
@@ -586,9 +334,8 @@ class Resolver {
       node.filter_function = std::make_unique<Function>();
       FunctionState filter_function{node.filter_function.get(), frame.function(), {}, 0};
       Frame test = frame.inner(&filter_function);
-      SymbolVisitor visitor(*test.symbols);
-      visitor.visit(*node.target, true);
-      visitor.visit(*node.condition);
+      record_symbols(*test.symbols, *node.target, true);
+      record_symbols(*test.symbols, *node.condition);
       node.test_scope = scope_of(test, false);
       node.filter_target_expression = copy_target(*node.target);
       bind(*node.filter_target_expression, test);
@@ -598,9 +345,8 @@ class Resolver {
 
     Frame loop = frame.inner(body_function);
     if (node.extended) loop.symbols->declare_parameter("loop");
-    SymbolVisitor visitor(*loop.symbols);
-    visitor.visit(*node.target, true);
-    visitor.visit(node.body);
+    record_symbols(*loop.symbols, *node.target, true);
+    record_symbols(*loop.symbols, node.body);
     const bool keeps_scope = node.recursive && node.otherwise.empty();
     node.scope = scope_of(loop, !keeps_scope);
     if (node.extended) node.slot = slot_of(loop, "loop", node.line);
@@ -611,7 +357,7 @@ class Resolver {
     --body_function->loops;
     if (!node.otherwise.empty()) {
       Frame otherwise = frame.inner(body_function);
-      SymbolVisitor(*otherwise.symbols).visit(node.otherwise);
+      record_symbols(*otherwise.symbols, node.otherwise);
       node.else_scope = scope_of(otherwise, true);
       resolve_body(node.otherwise, otherwise);
     }
@@ -627,9 +373,8 @@ class Resolver {
 
   void resolve_autoescape(Statement& node, const Frame& frame) {
     Frame inner = frame.inner();
-    SymbolVisitor visitor(*inner.symbols);
-    visitor.visit(*node.value);
-    visitor.visit(node.body);
+    record_symbols(*inner.symbols, *node.value);
+    record_symbols(*inner.symbols, node.body);
     node.scope = scope_of(inner, true);
     const bool saved_autoescape = autoescape_, saved_volatile = volatile_;
     resolve_expression(node.value, inner);
@@ -647,19 +392,17 @@ class Resolver {
     Macro& macro = *node.macro;
     FunctionState function{&macro.function, frame.function(), {}, 0};
     Frame inner = frame.inner(&function);
-    SymbolVisitor visitor(*inner.symbols);
     const auto analyze = [&] {
-      for (const ExpressionPtr& target : macro.targets) visitor.visit(*target);
-      for (const ExpressionPtr& value : macro.defaults) visitor.visit(*value);
-      visitor.visit(node.body);
+      for (const ExpressionPtr& target : macro.targets) record_symbols(*inner.symbols, *target);
+      for (const ExpressionPtr& value : macro.defaults) record_symbols(*inner.symbols, *value);
+      record_symbols(*inner.symbols, node.body);
     };
     analyze();
-    UndeclaredFinder finder({"caller", "kwargs", "varargs"});
-    finder.visit(node.body);
+    const std::set<std::string> undeclared = find_undeclared(node.body, {"caller", "kwargs", "varargs"});
     const auto is_argument = [&](std::string_view name) {
       return std::find(macro.arguments.begin(), macro.arguments.end(), name) != macro.arguments.end();
     };
-    if (finder.found().contains("caller")) {
+    if (undeclared.contains("caller")) {
       if (is_argument("caller")) {
         const auto index = static_cast<size_t>(
             std::find(macro.arguments.begin(), macro.arguments.end(), "caller") - macro.arguments.begin());
@@ -671,11 +414,11 @@ class Resolver {
       }
       macro.accesses_caller = true;
     }
-    if (finder.found().contains("kwargs") && !is_argument("kwargs")) {
+    if (undeclared.contains("kwargs") && !is_argument("kwargs")) {
       inner.symbols->declare_parameter("kwargs");
       macro.accesses_kwargs = true;
     }
-    if (finder.found().contains("varargs") && !is_argument("varargs")) {
+    if (undeclared.contains("varargs") && !is_argument("varargs")) {
       inner.symbols->declare_parameter("varargs");
       macro.accesses_varargs = true;
     }
@@ -708,13 +451,12 @@ class Resolver {
   void resolve_block(BlockDefinition& block) {
     FunctionState function{&block.function, nullptr, {}, 0};
     Frame frame = new_frame(&function);
-    UndeclaredFinder finder({"self", "super"});
-    finder.visit(block.statement->body);
+    const std::set<std::string> undeclared = find_undeclared(block.statement->body, {"self", "super"});
     for (const char* name : {"self", "super"})
-      if (finder.found().contains(name)) frame.symbols->declare_parameter(name);
-    SymbolVisitor(*frame.symbols).visit(block.statement->body);
-    block.uses_self = finder.found().contains("self");
-    block.uses_super = finder.found().contains("super");
+      if (undeclared.contains(name)) frame.symbols->declare_parameter(name);
+    record_symbols(*frame.symbols, block.statement->body);
+    block.uses_self = undeclared.contains("self");
+    block.uses_super = undeclared.contains("super");
     if (block.uses_self) block.self_slot = slot_of(frame, "self", 1);
     if (block.uses_super) block.super_slot = slot_of(frame, "super", 1);
     block.scope = scope_of(frame, false);

@@ -69,6 +69,13 @@ bool LoopObject::next(Value& item) {
   return true;
 }
 
+bool LoopObject::iterate_next(Value& out) {
+  Value item;
+  if (!next(item)) return false;
+  out = Value::tuple({item, Value(Kind::callable, this)});
+  return true;
+}
+
 bool LoopObject::peek() {
   if (!has_after_) has_after_ = pull(after_);
   return has_after_;

@@ -52,6 +52,9 @@ class LoopObject : public CallableObject {
   bool attribute(Interpreter& interpreter, std::string_view name, Value& out) override;
   std::string repr(Interpreter*) const override;
   int64_t length(Interpreter*) override;
+  // Walking over `loop` itself takes the loop's own items, each with the loop.
+  bool is_iterable() const override { return true; }
+  bool iterate_next(Value& out) override;
 
   Value cycle(Arguments& arguments);
   Value changed(Arguments& arguments);
