@@ -270,7 +270,7 @@ int chat(const ChatFlags& flags) {
   };
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::TextSide text = engine::TextSide::open(path);
-  if (text.chat_template == nullptr)
+  if (!text.has_template())
     throw_error(
         ErrorCode::unsupported,
         "{} has no chat template, so it was not made for conversations: use `kvasir generate {} --raw`",

@@ -104,7 +104,7 @@ int generate(const GenerateFlags& flags) {
   // use.
   const engine::TextSide text = engine::TextSide::open(path);
   std::string rendered = prompt;
-  const bool templated = !flags.raw && text.chat_template != nullptr;
+  const bool templated = !flags.raw && text.has_template();
   if (templated) {
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();
     if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});

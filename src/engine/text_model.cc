@@ -10,6 +10,8 @@
 namespace kvasir::engine {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr size_t kSmallFile = size_t{16} << 20;
 constexpr size_t kTokenizerFile = size_t{256} << 20;
 
@@ -17,6 +19,192 @@ std::string read_optional(const std::optional<std::filesystem::path>& path, size
   return path ? read_file(*path, limit) : std::string();
 }
 
+Json parse_object(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json::object();
+}
+
+void add_special(chat::SpecialTokens& tokens, const tokenizer::Tokenizer& tokenizer, std::string name,
+                 std::optional<int32_t> id) {
+  if (id) tokens.emplace_back(std::move(name), std::string(tokenizer.piece(*id)));
+}
+
+TextSide from_gguf(const formats::GgufFile& file) {
+  TextSide side;
+  side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::tokenizer_from_gguf(file));
+  auto templates = std::make_shared<chat::ChatTemplates>();
+  for (const formats::GgufPair& pair : file.metadata())
+    if (pair.key.starts_with("tokenizer.chat_template"))
+      if (const std::optional<std::string_view> text = file.find_string(pair.key))
+        templates->add_gguf_key(pair.key, std::string(*text));
+  side.templates = std::move(templates);
+  return side;
+}
+
+TextSide from_folder(const formats::Checkpoint& checkpoint) {
+  const formats::AuxiliaryFiles& files = checkpoint.files();
+  const std::string folder = checkpoint.path().string();
+  if (!files.tokenizer_json)
+    throw_error(ErrorCode::not_found, "{}: has no tokenizer.json{}", printable(folder),
+                files.has_only_foreign_tokenizer
+                    ? ": its tokenizer files are of another kind, convert them with transformers"
+                    : "");
+  TextSide side;
+  const std::string tokenizer_json = read_file(*files.tokenizer_json, kTokenizerFile);
+  const std::string config = read_optional(files.tokenizer_config, kSmallFile);
+  const std::string specials = read_optional(files.special_tokens_map, kSmallFile);
+  const std::string added = read_optional(files.added_tokens, kSmallFile);
+  const std::string generation = read_optional(files.generation_config, kSmallFile);
+  tokenizer::TokenizerFiles text;
+  text.tokenizer_json = tokenizer_json;
+  text.tokenizer_config_json = config;
+  text.special_tokens_map_json = specials;
+  text.added_tokens_json = added;
+  text.generation_config_json = generation;
+  text.config_json = checkpoint.config_text();
+  text.name = files.tokenizer_json->string();
+  side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::Tokenizer::from_files(text));
+  auto templates =
+      std::make_shared<chat::ChatTemplates>(chat::ChatTemplates::from_tokenizer_config(parse_object(config)));
+  if (files.chat_template_json) {
+    const chat::ChatTemplates processor = chat::ChatTemplates::from_processor_file(
+        parse_object(read_file(*files.chat_template_json, kSmallFile)));
+    for (const auto& [name, source] : processor.sources()) templates->add(name, source);
+  }
+  if (files.chat_template_jinja) templates->add("default", read_file(*files.chat_template_jinja, kSmallFile));
+  for (const auto& [name, path] : files.additional_templates)
+    templates->add(name, read_file(path, kSmallFile));
+  side.templates = std::move(templates);
+  return side;
+}
+
 }  // namespace
+
+TextSide TextSide::open(const std::filesystem::path& path) {
+  const formats::Checkpoint checkpoint = formats::Checkpoint::open(path);
+  TextSide side = checkpoint.gguf() != nullptr ? from_gguf(*checkpoint.gguf()) : from_folder(checkpoint);
+  side.name = path.filename().string();
+  const tokenizer::Tokenizer& tokenizer = *side.tokenizer;
+  add_special(side.special_tokens, tokenizer, "bos_token", tokenizer.bos_id());
+  add_special(side.special_tokens, tokenizer, "eos_token", tokenizer.eos_id());
+  add_special(side.special_tokens, tokenizer, "unk_token", tokenizer.unknown_id());
+  add_special(side.special_tokens, tokenizer, "pad_token", tokenizer.pad_id());
+  return side;
+}
+
+std::string TextSide::render(const Json& messages, const Json& tools, const Json& variables,
+                             bool add_generation_prompt) const {
+  if (!has_template())
+    throw_error(ErrorCode::unsupported, "{} has no chat template: give the prompt as it is (--raw)", name);
+  chat::RenderRequest request;
+  request.messages = messages;
+  request.tools = tools;
+  request.variables = variables;
+  request.add_generation_prompt = add_generation_prompt;
+  const std::string& source = templates->select(!tools.is_null());
+  return chat::ChatTemplate::parse(source, "chat template of " + name).render(request, special_tokens);
+}
+
+std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prompt, bool templated) {
+  bool add_special = !templated;
+  // A raw prompt that spells out its own BOS gets no second one.
+  if (add_special && text.tokenizer->adds_bos() && text.tokenizer->bos_id()) {
+    const std::string_view bos = text.tokenizer->piece(*text.tokenizer->bos_id());
+    if (!bos.empty() && std::string_view(prompt).starts_with(bos)) add_special = false;
+  }
+  return text.tokenizer->encode(prompt, {.add_special = add_special, .parse_special = true});
+}
+
+Json parse_variables(const std::vector<std::string>& pairs) {
+  Json variables = Json::object();
+  for (const std::string& pair : pairs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw_error(ErrorCode::invalid_input, "template variable '{}' is not NAME=VALUE", printable(pair));
+    const std::string value = pair.substr(equals + 1);
+    Json parsed = Json::parse(value, nullptr, false);
+    variables[pair.substr(0, equals)] = parsed.is_discarded() ? Json(value) : std::move(parsed);
+  }
+  return variables;
+}
+
+std::unique_ptr<TextModel> TextModel::open(const std::filesystem::path& path, const EngineOptions& options) {
+  return open(path, TextSide::open(path), options);
+}
+
+std::unique_ptr<TextModel> TextModel::open(const std::filesystem::path& path, TextSide text,
+                                           const EngineOptions& options) {
+  std::unique_ptr<TextModel> model(new TextModel);
+  model->text_ = std::move(text);
+  model->engine_ = Engine::open(path, options);
+  std::vector<int32_t>& stops = model->stop_ids_;
+  stops = model->engine_->model().info().eos_ids;
+  const auto eog = model->tokenizer().eog_ids();
+  stops.insert(stops.end(), eog.begin(), eog.end());
+  std::sort(stops.begin(), stops.end());
+  stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  return model;
+}
+
+std::vector<TextOutcome> generate_text(TextModel& model, std::vector<TextRequest> requests,
+                                       const std::function<bool()>& cancelled) {
+  struct Stream {
+    Stream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
+           std::span<const int32_t> context)
+        : decoder(tokenizer, {}, context), matcher(std::move(stops)) {}
+    tokenizer::StreamDecoder decoder;
+    StopMatcher matcher;
+    std::string text;
+    std::function<void(std::string_view)> on_text;
+    void emit(std::string piece) {
+      if (piece.empty()) return;
+      text += piece;
+      if (on_text) on_text(piece);
+    }
+  };
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<Request> rows;
+  for (TextRequest& request : requests) {
+    // The last tokens of the prompt tell the decoder whether the text begins here.
+    const std::span<const int32_t> prompt = request.prompt;
+    streams.push_back(std::make_unique<Stream>(model.tokenizer(), std::move(request.stop),
+                                               prompt.last(std::min<size_t>(prompt.size(), 8))));
+    Stream& stream = *streams.back();
+    stream.on_text = std::move(request.on_text);
+    Request row;
+    row.prompt = std::move(request.prompt);
+    row.sampling = std::move(request.sampling);
+    if (row.sampling.xtc_special.empty()) {
+      row.sampling.xtc_special = model.stop_ids();
+      for (int32_t id : model.tokenizer().encode("\n", {.add_special = false, .parse_special = false}))
+        row.sampling.xtc_special.push_back(id);
+    }
+    row.max_tokens = request.max_tokens;
+    row.min_tokens = request.min_tokens;
+    if (!request.ignore_eos) row.stop_ids = model.stop_ids();
+    row.top_logprobs = request.top_logprobs;
+    row.context = request.context;
+    row.on_progress = std::move(request.on_progress);
+    const std::vector<int32_t>& stops = model.stop_ids();
+    const bool ignore_eos = request.ignore_eos;
+    row.on_token = [&stream, &stops, ignore_eos](const Committed& committed) {
+      // An end token has no text of its own.
+      if (!ignore_eos && std::binary_search(stops.begin(), stops.end(), committed.id)) return true;
+      stream.emit(stream.matcher.push(stream.decoder.push(committed.id)));
+      return !stream.matcher.stopped();
+    };
+    rows.push_back(std::move(row));
+  }
+  std::vector<Outcome> outcomes = model.engine().generate(std::move(rows), cancelled);
+  std::vector<TextOutcome> results;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    Stream& stream = *streams[i];
+    stream.emit(stream.matcher.push(stream.decoder.finish()));
+    stream.emit(stream.matcher.finish());
+    if (stream.matcher.stopped()) outcomes[i].reason = FinishReason::stop;
+    results.push_back({std::move(stream.text), std::move(outcomes[i]), stream.matcher.matched()});
+  }
+  return results;
+}
 
 }  // namespace kvasir::engine

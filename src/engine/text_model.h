@@ -18,7 +18,11 @@ namespace kvasir::engine {
 // Tokenizer and template of a checkpoint, without its weights: what `tokenize` and `render` need.
 struct TextSide {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  std::shared_ptr<const chat::ChatTemplate> chat_template;  // null: the checkpoint has none
+  std::shared_ptr<const chat::ChatTemplates> templates;  // empty: the checkpoint has none
+  chat::SpecialTokens special_tokens;                    // by the names that templates use
+  std::string name;                                      // of the checkpoint, for messages
+
+  bool has_template() const { return templates != nullptr && !templates->empty(); }
 
   // Throws Error{not_found} when the checkpoint has no tokenizer (and `tokenizer_required`), or the
   // tokenizer's own errors.
