@@ -33,7 +33,7 @@ TextSide from_gguf(const formats::GgufFile& file) {
   TextSide side;
   side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::tokenizer_from_gguf(file));
   auto templates = std::make_shared<chat::ChatTemplates>();
-  for (const formats::GgufPair& pair : file.metadata())
+  for (const formats::GgufValue& pair : file.metadata())
     if (pair.key.starts_with("tokenizer.chat_template"))
       if (const std::optional<std::string_view> text = file.find_string(pair.key))
         templates->add_gguf_key(pair.key, std::string(*text));
