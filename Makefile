@@ -29,14 +29,14 @@ build: build/$(PRESET)/build.ninja
 
 # A terminal gets a chat; a prompt, or no terminal, gets one answer.
 run: build/release/build.ninja
-	@cmake --build --preset release -j $(JOBS) --target kvasir_program
+	@cmake --build --preset release -j $(JOBS) --target kvasir_main
 	@$(KVASIR) get $(MODEL) --if-missing
 	@if [ -n "$(PROMPT)" ]; then $(KVASIR) generate $(MODEL) --prompt "$(PROMPT)" --max-tokens 200; \
 	elif [ -t 0 ] && [ -t 1 ]; then $(KVASIR) chat $(MODEL); \
 	else $(KVASIR) generate $(MODEL) --prompt "What is the capital of France?" --temperature 0 --max-tokens 64; fi
 
 models: build/release/build.ninja
-	@cmake --build --preset release -j $(JOBS) --target kvasir_program
+	@cmake --build --preset release -j $(JOBS) --target kvasir_main
 	@$(KVASIR) get smollm2 --if-missing
 	@$(KVASIR) get gemma3-270m --if-missing
 

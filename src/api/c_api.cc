@@ -68,6 +68,8 @@ engine::EngineOptions to_options(const kvasir_options* given) {
   if (!activations) throw_error(ErrorCode::invalid_input, "activations: '{}' is not one of auto, f32, bf16, int8", printable(mode));
   out.load.activations = *activations;
   out.memory_budget = in.memory_budget;
+  out.kept_contexts = 1;  // the conversation of kvasir_chat, while kvasir_generate runs
+  out.checkpoints = true;
   return out;
 }
 

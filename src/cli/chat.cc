@@ -263,6 +263,7 @@ int chat(const ChatFlags& flags) {
     throw_error(ErrorCode::invalid_input, "--context-policy: '{}' is not one of error, roll",
                 printable(flags.context_policy));
   engine::EngineOptions options = flags.load.options();
+  options.checkpoints = true;
   Progress loading("loading");
   options.load.progress = [&](size_t done, size_t total) {
     loading.update(static_cast<double>(done), static_cast<double>(total));

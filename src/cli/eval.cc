@@ -41,9 +41,10 @@ void for_each_logits(engine::Engine& engine, std::span<const int32_t> ids,
     state.logits = 0;
     state.logit_tokens = {};
     model.run_trunk(state, engine.executor());
-    for (size_t first = 0; first < wanted.size(); first += kLogitRows) {
+    const auto at_once = static_cast<size_t>(model.maxima().logits);
+    for (size_t first = 0; first < wanted.size(); first += at_once) {
       const std::span<const int32_t> block =
-          wanted.subspan(first, std::min<size_t>(kLogitRows, wanted.size() - first));
+          wanted.subspan(first, std::min<size_t>(at_once, wanted.size() - first));
       state.logit_tokens = block;
       state.logits = static_cast<int32_t>(block.size());
       model.run_head(state, engine.executor());
@@ -68,12 +69,12 @@ int eval_logits(const LogitsFlags& flags) {
     throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(flags.tokens));
   engine::EngineOptions options = flags.load.options();
   if (options.load.context == 0) options.load.context = static_cast<int64_t>(ids.size());
-  options.load.logits = kLogitRows;
   if (static_cast<int64_t>(ids.size()) > options.load.context)
     throw_error(ErrorCode::invalid_input, "{} holds {} tokens, more than --context {}",
                 printable(flags.tokens), ids.size(), options.load.context);
   options.load.chunk =
       static_cast<int>(std::min<int64_t>(options.load.chunk, static_cast<int64_t>(ids.size())));
+  options.load.logits = std::min(kLogitRows, options.load.chunk);
   const std::unique_ptr<engine::Engine> engine =
       engine::Engine::open(resolve_model(flags.load.model), options);
   engine->model().check_tokens(ids);
@@ -109,7 +110,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
   if (flags.window < 2 || flags.window > options.load.context)
     throw_error(ErrorCode::invalid_input, "--window must be from 2 to the context ({}), got {}",
                 options.load.context, flags.window);
-  options.load.logits = kLogitRows;
+  options.load.logits = std::min(kLogitRows, options.load.chunk);
   std::vector<int32_t> ids;
   std::unique_ptr<engine::TextModel> text_model;
   std::unique_ptr<engine::Engine> plain;

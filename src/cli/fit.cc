@@ -27,7 +27,9 @@ int fit(const LoadFlags& flags, bool json) {
                                   {"context", report.context},
                                   {"batch", flags.batch},
                                   {"model_context", report.model_context},
-                                  {"max_context", report.max_context}};
+                                  {"max_context", report.max_context},
+                                  {"kv", report.kv_key},
+                                  {"notes", report.kv_notes}};
     out["kv_groups"] = nlohmann::ordered_json::array();
     for (const models::KvGroup& group : report.kv_groups)
       out["kv_groups"].push_back(
@@ -49,6 +51,8 @@ int fit(const LoadFlags& flags, bool json) {
       std::printf("  kv: %s, %zu bytes a token\n", kv::describe(group.geometry).c_str(),
                   group.bytes_per_token);
   }
+  if (!json)
+    for (const std::string& note : report.kv_notes) std::printf("  note: %s\n", note.c_str());
   return report.fits ? kExitDone : kExitDoesNotFit;
 }
 

@@ -25,7 +25,14 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
                     "auto, f32, bf16 or int8: how inputs of matrix products are rounded");
   group->add_option("--threads,-t", threads, "Threads (default: one per core)")->check(CLI::PositiveNumber);
   group->add_option("--isa", isa, "Instruction-set level (default: the best this machine has)");
-  group->add_option("--kv", kv, "KV cache codec: f32, f16, bf16 (default: bf16, f32 with --activations f32)");
+  group->add_option("--kv", kv,
+                    "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, K/V, "
+                    "config[:FILE], auto:BYTES");
+  group->add_option("--kv-layer", kv_layer, "A[-B]=CODEC for some layers, repeatable")
+      ->allow_extra_args(false);
+  group->add_option("--kv-start", kv_start, "Tokens that stay plain before a row converts")
+      ->check(CLI::NonNegativeNumber);
+  group->add_option("--kv-plain", kv_plain, "Plain type of encoded layers: f32, f16, bf16");
   group->add_option("--kv-page", kv_page, "Tokens a KV page: a power of two, 16 to 256");
   group->add_option("--memory", memory,
                     "Memory that may be used, for example 8G (default: what is available)");
@@ -67,14 +74,10 @@ engine::EngineOptions LoadFlags::options() const {
   if (!memory.empty()) out.memory_budget = parse_size(memory, "--memory");
   if (kv_page < 16 || kv_page > 256 || (kv_page & (kv_page - 1)) != 0)
     throw_error(ErrorCode::invalid_input, "--kv-page: {} is not a power of two from 16 to 256", kv_page);
-  if (!kv.empty()) {
-    const std::optional<Dtype> dtype = dtype_from_name(kv);
-    if (!dtype || (*dtype != Dtype::f32 && *dtype != Dtype::f16 && *dtype != Dtype::bf16))
-      throw_error(ErrorCode::invalid_input, "--kv: '{}' is not one of f32, f16, bf16", printable(kv));
-    kv::CodecPair pair;
-    pair.k.plain = pair.v.plain = *dtype;
-    out.load.kv = [pair](const models::KvLayer&) { return pair; };
-  }
+  out.load.kv.spec = kv;
+  out.load.kv.layers = kv_layer;
+  if (kv_start >= 0) out.load.kv.start = kv_start;
+  if (!kv_plain.empty()) out.load.kv.plain = kv_plain;
   return out;
 }
 

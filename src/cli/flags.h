@@ -20,7 +20,7 @@ struct LoadFlags {
   int chunk = 512;
   std::string kv;
   std::vector<std::string> kv_layer;
-  int64_t kv_start = 0;
+  int64_t kv_start = -1;  // -1: not given
   std::string kv_plain;
   int kv_page = 64;
   std::string memory;

@@ -50,6 +50,7 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
   EngineOptions options = with_defaults(given);
   std::unique_ptr<Engine> engine(new Engine);
   engine->report_ = plan_memory(path, options);
+  engine->checkpoints_ = options.checkpoints;
   const MemoryReport& report = engine->report_;
   if (!report.fits)
     throw Error(
@@ -64,7 +65,7 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
   engine->team_ = std::make_unique<ThreadTeam>(
       options.load.threads, options.pin_threads ? discover_topology().cpus : std::vector<int>{});
   engine->executor_ = std::make_unique<program::CpuExecutor>(*engine->team_);
-  const CachePlan cache = plan_cache(engine->model_->groups(), options.load, report.context);
+  const CachePlan cache = plan_cache(engine->model_->memory().kv_shape, options, report.context);
   engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa),
                                                  cache.capacity, engine->ledger_.get());
   engine->builder_ = std::make_unique<StepBuilder>(*engine->model_);
@@ -125,7 +126,10 @@ void Engine::consume_logits(Row& row, int32_t index) {
     row.first_token = now;
     outcome.timings.prefill_seconds = std::chrono::duration<double>(now - row.admitted).count();
     // The end of the prompt is where the next turn of a conversation comes back to.
-    row.context().sequence.checkpoint();
+    if (checkpoints_ && row.request.context != nullptr) {
+      row.context().sequence.drop_checkpoints();
+      row.context().sequence.checkpoint();
+    }
   }
   if (row.request.max_tokens == 0) {
     row.finished = true;

@@ -33,6 +33,11 @@ struct EngineOptions {
   // model's whole context. It bounds what a request may use, and changes nothing else (numerics follow the
   // context in force: ruling 14). 0: all of it.
   int64_t context_hint = 0;
+  // Contexts that are kept beside the rows of a step (a conversation that waits while another request runs).
+  int kept_contexts = 0;
+  // Conversations come back to the end of their last prompt: windowed layers then hold that boundary's
+  // window, too.
+  bool checkpoints = false;
 };
 
 // What a load takes, from headers alone. total = weights + kv + workspace + process.
@@ -50,6 +55,8 @@ struct MemoryReport {
   int64_t model_context = 0;
   int64_t max_context = 0;  // the longest that fits with these options (0: none)
   std::vector<models::KvGroup> kv_groups;
+  std::string kv_key;                 // scheme key of the KV codecs
+  std::vector<std::string> kv_notes;  // layers that a uniform scheme left alone
 };
 
 enum class FinishReason : uint8_t { stop, length, cancelled };
@@ -131,6 +138,7 @@ class Engine {
 
   std::unique_ptr<MemoryLedger> ledger_ = std::make_unique<MemoryLedger>();
   MemoryReport report_;
+  bool checkpoints_ = false;
   std::unique_ptr<models::Model> model_;
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<program::CpuExecutor> executor_;

@@ -32,33 +32,18 @@ EngineOptions with_defaults(const EngineOptions& given) {
   return options;
 }
 
-CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load,
-                     int64_t context) {
+CachePlan plan_cache(const kv::CacheShape& shape, const EngineOptions& options, int64_t context) {
+  const models::LoadOptions& load = options.load;
   CachePlan plan;
-  plan.shape.page_tokens = load.page_tokens;
-  plan.shape.start = static_cast<int32_t>(load.kv_start);
-  size_t owners = 0;
-  for (const models::KvGroup& group : groups) owners += group.layers.size();
-  plan.shape.group_of.resize(owners);
-  plan.shape.index_in_group.resize(owners);
-  // Owners are numbered in layer order.
-  std::vector<int> layers;
-  for (const models::KvGroup& group : groups)
-    layers.insert(layers.end(), group.layers.begin(), group.layers.end());
-  std::sort(layers.begin(), layers.end());
-  for (size_t g = 0; g < groups.size(); ++g) {
-    kv::LayerGroup group;
-    group.geometry = groups[g].geometry;
-    for (size_t i = 0; i < groups[g].layers.size(); ++i) {
-      const auto owner = std::lower_bound(layers.begin(), layers.end(), groups[g].layers[i]) - layers.begin();
-      group.owners.push_back(static_cast<int>(owner));
-      plan.shape.group_of[static_cast<size_t>(owner)] = static_cast<int>(g);
-      plan.shape.index_in_group[static_cast<size_t>(owner)] = static_cast<int>(i);
-    }
-    plan.shape.groups.push_back(std::move(group));
-  }
-  const kv::Workload workload{.context = context, .batch = load.rows, .chunk = load.chunk};
+  plan.shape = shape;
+  const kv::Workload workload{
+      .context = context, .batch = load.rows + options.kept_contexts, .chunk = load.chunk};
   plan.capacity = kv::plan_capacity(plan.shape, kv::layouts_for(load.isa), workload);
+  if (options.checkpoints)
+    for (size_t g = 0; g < plan.shape.groups.size(); ++g)
+      if (plan.shape.groups[g].geometry.window)
+        plan.capacity.groups[g].pages += static_cast<uint32_t>(load.rows + options.kept_contexts) *
+                                         kv::row_pages(plan.shape.groups[g].geometry, context, load.chunk);
   plan.bytes = kv::plan_bytes(plan.shape, kv::layouts_for(load.isa), plan.capacity);
   return plan;
 }
@@ -71,6 +56,8 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   report.stored_bytes = plan.stored_bytes;
   report.workspace_bytes = plan.workspace_bytes;
   report.kv_groups = plan.kv_groups;
+  report.kv_key = plan.kv_key;
+  report.kv_notes = plan.kv_notes;
   report.process_bytes = kProcessBytes + static_cast<size_t>(info.vocab) * kBytesPerVocabularyEntry;
   report.model_context = info.model_context;
   const Topology topology = discover_topology();
@@ -79,7 +66,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
 
   auto total_at = [&](int64_t context) {
     return report.weights_bytes + report.workspace_bytes + report.process_bytes +
-           plan_cache(plan.kv_groups, options.load, context).bytes.bytes;
+           plan_cache(plan.kv_shape, options, context).bytes.bytes;
   };
   // kv bytes grow with the context: the longest that fits is found by bisection.
   const int64_t limit = info.model_context;
@@ -99,7 +86,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   report.context = info.context;
   if (options.load.context == 0 && options.context_hint > 0)
     report.context = std::min(report.context, options.context_hint);
-  report.kv_bytes = plan_cache(plan.kv_groups, options.load, report.context).bytes.bytes;
+  report.kv_bytes = plan_cache(plan.kv_shape, options, report.context).bytes.bytes;
   report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes + report.process_bytes;
   report.fits = report.total_bytes <= report.available_bytes;
   return report;

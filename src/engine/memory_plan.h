@@ -20,9 +20,8 @@ struct CachePlan {
   kv::CacheCapacity capacity;
   kv::CacheBytes bytes;
 };
-// Pools for load.rows sequences of `context` tokens each.
-CachePlan plan_cache(std::span<const models::KvGroup> groups, const models::LoadOptions& load,
-                     int64_t context);
+// Pools for the rows and kept contexts of `options`, `context` tokens each.
+CachePlan plan_cache(const kv::CacheShape& shape, const EngineOptions& options, int64_t context);
 
 // Several lines, for people: one a term.
 std::string describe(const MemoryReport& report);

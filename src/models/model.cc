@@ -53,7 +53,6 @@ void check_options(const LoadOptions& options) {
           "0 to the chunk");
   require(options.context >= 0 && options.context <= 2147483647, "context", options.context,
           "a whole number of tokens");
-  require(options.kv_start >= 0, "kv start", options.kv_start, "at least 0");
 }
 
 int64_t context_limit(const ModelConfig& config, const LoadOptions& options, const std::string& path) {
@@ -64,13 +63,22 @@ int64_t context_limit(const ModelConfig& config, const LoadOptions& options, con
               path);
 }
 
-// The rounding of attention's operands. With automatic activations it follows the first projection's.
-bool wants_f32(const ModelConfig& config, WeightStore& weights, const LoadOptions& options) {
-  if (options.activations != Activations::automatic) return options.activations == Activations::f32;
+// What `automatic` comes to for this model: the mode of its first projection's format. Other weights may
+// differ (a bf16 head beside int8 layers); attention's operands and what is reported follow this one.
+Activations resolved_mode(const ModelConfig& config, WeightStore& weights, const LoadOptions& options) {
+  if (options.activations != Activations::automatic) return options.activations;
   std::string path =
       config.names.layer + (config.fused_qkv == FusedQkv::none ? config.names.q : config.names.qkv);
   path.replace(path.find("{i}"), 3, "0");
-  return ops::automatic_mode(weights.format(path)) == ops::ActivationMode::f32;
+  switch (ops::automatic_mode(weights.format(path))) {
+    case ops::ActivationMode::f32:
+      return Activations::f32;
+    case ops::ActivationMode::bf16:
+      return Activations::bf16;
+    case ops::ActivationMode::int8:
+      return Activations::int8;
+  }
+  return Activations::f32;
 }
 
 struct Layers {
@@ -78,30 +86,30 @@ struct Layers {
   std::vector<MaskClass> masks;
   std::vector<LayerKv> kv;
   size_t kv_bytes = 0;
+  kv::CacheShape shape;
+  kv::Scheme scheme;
 };
 
-Layers plan_layers(const ModelConfig& config, const LoadOptions& options, int64_t context, bool f32) {
+Layers plan_layers(const ModelConfig& config, const LoadOptions& options, const std::filesystem::path& path,
+                   int64_t context, bool f32) {
   Layers out;
-  std::vector<kv::LayerGeometry> owners;
-  std::vector<kv::CodecPair> codecs;
+  std::vector<kv::SchemeLayer> layers;
   for (int64_t i = 0; i < config.layers; ++i) {
-    kv::LayerGeometry owner;
-    owner.layer = static_cast<int>(i);
-    owner.kv_heads = static_cast<int>(config.kv_heads);
-    owner.head_dim_k = owner.head_dim_v = static_cast<int>(config.head_dim);
-    owner.window = config.layer[static_cast<size_t>(i)].window;
-    owners.push_back(owner);
-    if (options.kv) {
-      codecs.push_back(
-          options.kv({owner.layer, owner.kv_heads, owner.head_dim_k, owner.head_dim_v, owner.window}));
-    } else {
-      kv::PlaneCodec plain;
-      plain.plain = f32 ? Dtype::f32 : Dtype::bf16;
-      codecs.push_back({plain, plain});
-    }
+    kv::SchemeLayer layer;
+    layer.geometry.layer = static_cast<int>(i);
+    layer.geometry.kv_heads = static_cast<int>(config.kv_heads);
+    layer.geometry.head_dim_k = layer.geometry.head_dim_v = static_cast<int>(config.head_dim);
+    layer.geometry.window = config.layer[static_cast<size_t>(i)].window;
+    layers.push_back(layer);
   }
-  const kv::CacheShape shape =
-      kv::group_layers(owners, codecs, options.page_tokens, static_cast<int32_t>(options.kv_start));
+  kv::SchemeRequest request = options.kv;
+  request.default_plain = f32 ? Dtype::f32 : Dtype::bf16;
+  if (request.model_folder.empty())
+    request.model_folder = std::filesystem::is_directory(path) ? path : path.parent_path();
+  out.scheme = kv::resolve_scheme(request, layers);
+  const std::vector<kv::LayerGeometry>& owners = out.scheme.owners;
+  out.shape = out.scheme.shape(options.page_tokens);
+  const kv::CacheShape& shape = out.shape;
   out.kv.resize(owners.size());
   for (size_t g = 0; g < shape.groups.size(); ++g) {
     KvGroup group;
@@ -160,8 +168,9 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   const ModelConfig& config = opened.config;
   WeightStore weights(opened.checkpoint, config);
   const int64_t context = context_limit(config, options, path.string());
-  const bool f32 = wants_f32(config, weights, options);
-  planned.layers = plan_layers(config, options, context, f32);
+  const Activations mode = resolved_mode(config, weights, options);
+  const bool f32 = mode == Activations::f32;
+  planned.layers = plan_layers(config, options, path, context, f32);
   planned.graph.isa = options.isa;
   planned.graph.activations = options.activations;
   planned.graph.precision = f32 ? ops::AttentionPrecision::f32 : ops::AttentionPrecision::bf16;
@@ -174,6 +183,9 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   planned.memory.workspace_bytes = workspace_bytes(programs);
   planned.memory.kv_groups = planned.layers.groups;
   planned.memory.kv_bytes = planned.layers.kv_bytes;
+  planned.memory.kv_shape = planned.layers.shape;
+  planned.memory.kv_key = planned.layers.scheme.key;
+  planned.memory.kv_notes = planned.layers.scheme.notes;
 
   ModelInfo& info = planned.info;
   info.model_type = config.model_type;
@@ -181,7 +193,7 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   info.profile = opened.profile.id;
   info.format = std::string(formats::name(opened.checkpoint.kind()));
   info.weight_formats = weights.formats_text();
-  info.activations = options.activations;
+  info.activations = mode;
   info.isa = options.isa;
   info.layers = static_cast<int>(config.layers);
   info.hidden = config.hidden;
@@ -223,7 +235,7 @@ class PackedModel final : public Model {
     parts_.config = opened.config.canonical_text();
     parts_.activations = name(options.activations);
     for (const KvGroup& group : memory_.kv_groups) parts_.kv.push_back(group.geometry);
-    parts_.kv_start = options.kv_start;
+    parts_.kv_start = memory_.kv_shape.start;
     parts_.isa = options.isa;
     parts_.rope = regime(opened.config, info_.context);
     key_ = NumericsKey(parts_);

@@ -25,7 +25,8 @@
 #include "base/isa.h"
 #include "base/memory.h"
 #include "base/thread_team.h"
-#include "kv/geometry.h"
+#include "kv/cache_shape.h"
+#include "kv/scheme.h"
 #include "models/numerics_key.h"
 #include "program/executor.h"
 #include "program/program.h"
@@ -43,15 +44,6 @@ enum class Activations : uint8_t {
 std::string_view name(Activations mode);
 std::optional<Activations> activations_from_name(std::string_view name);  // "auto", "f32", "bf16", "int8"
 
-// A layer that owns keys and values, as the KV scheme sees it.
-struct KvLayer {
-  int layer = 0;  // index in the model
-  int kv_heads = 0;
-  int head_dim_k = 0;
-  int head_dim_v = 0;
-  std::optional<int> window;
-};
-
 struct LoadOptions {
   IsaLevel isa = best_isa_level();
   int threads = 1;  // size of the team that will run the programs: sizes per-thread scratch, never a result
@@ -61,9 +53,9 @@ struct LoadOptions {
   int chunk = 512;       // most tokens in one step (at least rows)
   int logits = 0;        // most rows of logits in one step; 0: rows
   int page_tokens = 64;  // of every KV layer group
-  // The codec of a layer's keys and values. Empty: plain, f32 with f32 activations, else bf16.
-  std::function<kv::CodecPair(const KvLayer&)> kv;
-  int64_t kv_start = 0;            // tokens that stay plain before conversion (part of the NumericsKey)
+  // Codecs of keys and values, and when rows convert (`--kv` and its companions). Empty: plain, f32 with f32
+  // activations, else bf16. `default_plain` and `model_folder` are filled in by the model.
+  kv::SchemeRequest kv;
   MemoryLedger* ledger = nullptr;  // not owned, must outlive the model
   // Called while weights are packed, with bytes done and in all; returning false cancels (Error{cancelled}).
   std::function<bool(size_t done, size_t total)> progress;
@@ -90,6 +82,9 @@ struct MemoryPlan {
   // Bytes of the pools for `rows` sequences of `context` tokens each (windows bounded, chunk in flight
   // included).
   size_t kv_bytes = 0;
+  kv::CacheShape kv_shape;            // what KvCache is built from
+  std::string kv_key;                 // scheme key (kv-cache.md 4.1)
+  std::vector<std::string> kv_notes;  // what a uniform scheme left alone
 };
 
 // Facts about the opened model, fixed at load.
