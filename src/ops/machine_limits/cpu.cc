@@ -163,7 +163,9 @@ inline void opaque<__m512i>(__m512i& v) {
 
 double run_f32(int64_t loops) {
   Floats sums[kAccumulators];
-  for (Floats& sum : sums) sum = zero_f();
+  // Unrolled like the loops below: one rolled loop over the array would keep the accumulators in memory.
+#pragma GCC unroll 24
+  for (int j = 0; j < kAccumulators; ++j) sums[j] = zero_f();
   Floats a = fill_f(0.5f), b = fill_f(0.25f);
   opaque(a);
   opaque(b);
@@ -178,7 +180,9 @@ double run_f32(int64_t loops) {
 
 double run_int8(int64_t loops) {
   Integers sums[kAccumulators];
-  for (Integers& sum : sums) sum = zero_i();
+  // Unrolled like the loops below: one rolled loop over the array would keep the accumulators in memory.
+#pragma GCC unroll 24
+  for (int j = 0; j < kAccumulators; ++j) sums[j] = zero_i();
   Integers a = fill_i(0x01020304), b = fill_i(0x04030201);
   opaque(a);
   opaque(b);
@@ -194,7 +198,9 @@ double run_int8(int64_t loops) {
 double run_bf16(int64_t loops) {
 #if defined(__AVX512BF16__)
   __m512 sums[kAccumulators];
-  for (__m512& sum : sums) sum = _mm512_setzero_ps();
+  // Unrolled like the loops below: one rolled loop over the array would keep the accumulators in memory.
+#pragma GCC unroll 24
+  for (int j = 0; j < kAccumulators; ++j) sums[j] = _mm512_setzero_ps();
   __m512i bits_a = _mm512_set1_epi16(0x3F00), bits_b = _mm512_set1_epi16(0x3E80);
   opaque(bits_a);
   opaque(bits_b);
@@ -209,7 +215,9 @@ double run_bf16(int64_t loops) {
   return static_cast<double>(loops) * kAccumulators * 16 * 2 * 2;
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   float32x4_t sums[kAccumulators];
-  for (float32x4_t& sum : sums) sum = vdupq_n_f32(0);
+  // Unrolled like the loops below: one rolled loop over the array would keep the accumulators in memory.
+#pragma GCC unroll 24
+  for (int j = 0; j < kAccumulators; ++j) sums[j] = vdupq_n_f32(0);
   uint16x8_t bits_a = vdupq_n_u16(0x3F00), bits_b = vdupq_n_u16(0x3E80);
   opaque(bits_a);
   opaque(bits_b);

@@ -33,6 +33,13 @@ ComputeLayout plain(CodeKind kind, int bits) {
   return layout;
 }
 
+ComputeLayout grid(F format, int group) {
+  ComputeLayout layout = codes(0, 64, ScaleKind::grid, group);
+  layout.codes = CodeKind::grid;
+  layout.grid = format;
+  return layout;
+}
+
 ScaleKind scale_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::f16:
@@ -137,6 +144,15 @@ ComputeLayout compute_layout(const formats::WeightSource& source) {
         trits.codes = CodeKind::trits;
         return trits;
       }
+      case F::iq2_xxs:
+      case F::iq3_xxs:
+      case F::iq3_s:
+      case F::iq1_s:
+        return grid(source.format, 32);
+      case F::iq2_xs:
+      case F::iq2_s:
+      case F::iq1_m:
+        return grid(source.format, 16);
       case F::mlx_affine:
         return codes(source.bits, 0, scale_of(source.scale_dtype), source.group_size, true);
       case F::mlx_mxfp8: {

@@ -81,61 +81,79 @@ KVASIR_INLINE Ints to_nearest(Floats x) {
   return sub(as_ints(add(x, set1(12582912.0f))), set1(0x4B400000));
 }
 
-// scale = max|x| / 127, code = nearest(x * (127 / max|x|)). The largest magnitude is found on the bits, so
-// that a NaN or infinity wins and makes the block's scale, hence the row's results, NaN or infinite.
+// The bits of the largest magnitude in each block of 32 of a row. Found on the bits, so that a NaN or
+// infinity wins.
+KVASIR_INLINE int32_t largest_magnitude(Floats x0, Floats x1) {
+  const Ints mask = set1(0x7FFFFFFF);
+  const Ints m = max(bit_and(as_ints(x0), mask), bit_and(as_ints(x1), mask));
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32((__m512i)m.v[0]);
+#else
+  alignas(64) int32_t values[16];
+  store(values, m);
+  int32_t most = 0;
+  for (int i = 0; i < 16; ++i) most = most > values[i] ? most : values[i];
+  return most;
+#endif
+}
+
+// Sixteen codes to bytes; their sum.
+KVASIR_INLINE int put_codes(uint8_t* out, Ints codes) {
+#if defined(__AVX512F__)
+  const __m512i wide = (__m512i)codes.v[0];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(wide));
+  return _mm512_reduce_add_epi32(wide);
+#else
+  alignas(64) int32_t values[16];
+  store(values, codes);
+  int sum = 0;
+  for (int i = 0; i < 16; ++i) {
+    sum += values[i];
+    out[i] = static_cast<uint8_t>(values[i]);
+  }
+  return sum;
+#endif
+}
+
+// scale = max|x| / 127, code = nearest(x * (127 / max|x|)). A NaN or infinity makes the block's scale, hence
+// the row's results, NaN or infinite; a block of zeros, or too small to divide by, is zero.
 void prepare_int8(const float* input, int64_t cols, uint8_t* out) {
   const int64_t blocks = prepared_cols(cols) / kBlockCols, all_blocks = prepared_blocks(cols);
-  uint8_t* codes = out;
   auto* scales = reinterpret_cast<float*>(out + int8_scales_offset(cols));
   auto* sums = reinterpret_cast<float*>(out + int8_sums_offset(cols));
   auto* code_sums = reinterpret_cast<int16_t*>(out + int8_code_sums_offset(cols));
-  alignas(64) float padded[kBlockCols];
-  for (int64_t b = 0; b < blocks; ++b) {
-    const float* x = input + kBlockCols * b;
-    if (kBlockCols * (b + 1) > cols) {
-      const int64_t left = cols - kBlockCols * b;
-      for (int i = 0; i < kBlockCols; ++i) padded[i] = i < left ? x[i] : 0.0f;
-      x = padded;
+  alignas(64) float last[kBlockCols] = {};
+  if (cols % kBlockCols != 0)
+    __builtin_memcpy(last, input + (blocks - 1) * kBlockCols, static_cast<size_t>(cols % kBlockCols) * 4);
+  // Eight blocks at a time: magnitudes, one vector of divisions, codes.
+  for (int64_t first = 0; first < all_blocks; first += 8) {
+    const int count = static_cast<int>(smaller(8, blocks - first));
+    const auto source = [&](int b) {
+      return cols % kBlockCols != 0 && first + b == blocks - 1 ? last : input + kBlockCols * (first + b);
+    };
+    alignas(64) int32_t most[16] = {};
+    for (int b = 0; b < count; ++b) most[b] = largest_magnitude(load(source(b)), load(source(b) + 16));
+    const Floats amax = as_floats(load(most));
+    alignas(64) float inverse[16], scale[16];
+    store(inverse, divide(set1(127.0f), amax));
+    store(scale, divide(amax, set1(127.0f)));
+    for (int b = 0; b < 8; ++b) {
+      if (b >= count || most[b] < 0x03800000) scale[b] = inverse[b] = 0.0f;  // below 2^-120
+      int sum0 = 0, sum1 = 0;
+      if (b < count) {
+        uint8_t* codes = out + kBlockCols * (first + b);
+        if (most[b] >= 0x7F800000) {
+          __builtin_memset(codes, 0, kBlockCols);
+        } else {
+          sum0 = put_codes(codes, to_nearest(mul(load(source(b)), set1(inverse[b]))));
+          sum1 = put_codes(codes + 16, to_nearest(mul(load(source(b) + 16), set1(inverse[b]))));
+        }
+      }
+      scales[first + b] = scale[b];
+      sums[first + b] = scale[b] * static_cast<float>(sum0 + sum1);
+      code_sums[2 * (first + b)] = static_cast<int16_t>(sum0);
+      code_sums[2 * (first + b) + 1] = static_cast<int16_t>(sum1);
     }
-    const Floats x0 = load(x), x1 = load(x + 16);
-    const Ints magnitude_mask = set1(0x7FFFFFFF);
-    alignas(64) int32_t m0[16], m1[16];
-    store(m0, bit_and(as_ints(x0), magnitude_mask));
-    store(m1, bit_and(as_ints(x1), magnitude_mask));
-    int32_t most = 0;
-    for (int i = 0; i < 16; ++i) {
-      const int32_t m = m0[i] > m1[i] ? m0[i] : m1[i];
-      most = most > m ? most : m;
-    }
-    float amax;
-    __builtin_memcpy(&amax, &most, 4);
-    float inverse = 127.0f / amax;
-    float scale = amax / 127.0f;
-    if (!(amax > 0x1p-120f)) {  // zero, too small to divide by, or NaN
-      inverse = 0.0f;
-      if (amax == amax) scale = 0.0f;
-    }
-    if (most >= 0x7F800000) inverse = 0.0f;
-    alignas(64) int32_t c0[16], c1[16];
-    const Floats inverses = set1(inverse);
-    const bool finite = most < 0x7F800000;
-    store(c0, finite ? to_nearest(mul(x0, inverses)) : set1(0));
-    store(c1, finite ? to_nearest(mul(x1, inverses)) : set1(0));
-    int sum0 = 0, sum1 = 0;
-    for (int i = 0; i < 16; ++i) {
-      sum0 += c0[i];
-      sum1 += c1[i];
-      codes[kBlockCols * b + i] = static_cast<uint8_t>(c0[i]);
-      codes[kBlockCols * b + 16 + i] = static_cast<uint8_t>(c1[i]);
-    }
-    scales[b] = scale;
-    sums[b] = scale * static_cast<float>(sum0 + sum1);
-    code_sums[2 * b] = static_cast<int16_t>(sum0);
-    code_sums[2 * b + 1] = static_cast<int16_t>(sum1);
-  }
-  for (int64_t b = blocks; b < all_blocks; ++b) {
-    scales[b] = sums[b] = 0.0f;
-    code_sums[2 * b] = code_sums[2 * b + 1] = 0;
   }
 }
 

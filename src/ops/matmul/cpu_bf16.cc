@@ -13,7 +13,7 @@ namespace {
 #include "ops/matmul/tiles.h"
 
 #if defined(__AVX512F__)
-constexpr int kTileRows = 8;
+constexpr int kTileRows = 12;
 #else
 constexpr int kTileRows = 2;
 #endif

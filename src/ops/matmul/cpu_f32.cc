@@ -8,7 +8,7 @@ namespace {
 #include "ops/matmul/tiles.h"
 
 #if defined(__AVX512F__)
-constexpr int kTileRows = 8;
+constexpr int kTileRows = 12;
 #else
 constexpr int kTileRows = 2;
 #endif
@@ -20,14 +20,10 @@ void run_tiles(const float* const* w, int cols, const uint8_t* x, size_t stride,
   for (; r + kTileRows <= rows; r += kTileRows)
     f32_tile<kTileRows, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
   if constexpr (kTileRows >= 8) {
-    if (r + 4 <= rows) {
+    for (; r + 4 <= rows; r += 4)
       f32_tile<4, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
-      r += 4;
-    }
-    if (r + 2 <= rows) {
+    for (; r + 2 <= rows; r += 2)
       f32_tile<2, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
-      r += 2;
-    }
   }
   for (; r < rows; ++r)
     f32_tile<1, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
@@ -64,6 +60,7 @@ void multiply(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int6
         const int cols = static_cast<int>(smaller(kChunkCols, call.cols - col));
         const float* w[kPanels];
         for (int p = 0; p < panels; ++p) {
+          if (row == row_begin) request_chunk(data[p], weight.chunk_stride);
           if (direct) {
             w[p] = reinterpret_cast<const float*>(data[p]);
           } else {

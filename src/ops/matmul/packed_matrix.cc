@@ -157,6 +157,16 @@ void pack_six_bit_fields(const RowChunk* rows, bool with_minima, uint8_t* out) {
   }
 }
 
+template <typename Bits>
+uint8_t* put_scales(const RowChunk* rows, int plane, int groups, uint8_t* out) {
+  for (int g = 0; g < groups; ++g)
+    for (int lane = 0; lane < kPanelRows; ++lane, out += sizeof(Bits)) {
+      const auto bits = static_cast<Bits>(plane == 0 ? rows[lane].scales[g] : rows[lane].minima[g]);
+      std::memcpy(out, &bits, sizeof bits);
+    }
+  return out;
+}
+
 void pack_scales(const ComputeLayout& layout, int cols, const RowChunk* rows, uint8_t* out) {
   const auto d = [&] {
     for (int lane = 0; lane < kPanelRows; ++lane, out += 2) put16(out, rows[lane].d);
@@ -203,63 +213,41 @@ void pack_scales(const ComputeLayout& layout, int cols, const RowChunk* rows, ui
       break;
   }
   const int groups = (cols + layout.group - 1) / layout.group;
-  for (int plane = 0; plane < (layout.minima ? 2 : 1); ++plane)
-    for (int g = 0; g < groups; ++g)
-      for (int lane = 0; lane < kPanelRows; ++lane) {
-        const uint32_t bits = plane == 0 ? rows[lane].scales[g] : rows[lane].minima[g];
-        switch (layout.scales) {
-          case ScaleKind::f16:
-          case ScaleKind::bf16:
-            put16(out, bits);
-            out += 2;
-            break;
-          case ScaleKind::f32:
-            std::memcpy(out, &bits, 4);
-            out += 4;
-            break;
-          default:
-            *out++ = static_cast<uint8_t>(bits);
-        }
-      }
+  for (int plane = 0; plane < (layout.minima ? 2 : 1); ++plane) {
+    switch (layout.scales) {
+      case ScaleKind::f16:
+      case ScaleKind::bf16:
+        out = put_scales<uint16_t>(rows, plane, groups, out);
+        break;
+      case ScaleKind::f32:
+        out = put_scales<uint32_t>(rows, plane, groups, out);
+        break;
+      default:
+        out = put_scales<uint8_t>(rows, plane, groups, out);
+    }
+  }
+}
+
+// Sixteen streams of dwords as one: out [dword][16].
+void interleave(const uint8_t* const* streams, size_t dwords, uint8_t* out) {
+  for (size_t w = 0; w < dwords; ++w, out += 64)
+    for (int lane = 0; lane < kPanelRows; ++lane) std::memcpy(out + 4 * lane, streams[lane] + 4 * w, 4);
 }
 
 void pack_code_chunk(const ComputeLayout& layout, int cols, const RowChunk* rows, uint8_t* out) {
+  const uint8_t* streams[kPanelRows];
   if (layout.codes == CodeKind::trits || layout.codes == CodeKind::grid) {
-    const size_t dwords = code_bytes(layout, cols) / 64;
-    for (size_t w = 0; w < dwords; ++w)
-      for (int lane = 0; lane < kPanelRows; ++lane, out += 4) std::memcpy(out, &rows[lane].dwords[w], 4);
+    for (int lane = 0; lane < kPanelRows; ++lane)
+      streams[lane] = reinterpret_cast<const uint8_t*>(rows[lane].dwords);
+    interleave(streams, code_bytes(layout, cols) / 64, out);
   } else {
-    alignas(64) uint8_t quads[8 * 64];
-    for (int block = 0; block < cols / kBlockCols; ++block, out += 64 * layout.bits) {
-      for (int lane = 0; lane < kPanelRows; ++lane)
-        for (int q = 0; q < 8; ++q)
-          std::memcpy(quads + 64 * q + 4 * lane, rows[lane].codes + kBlockCols * block + 4 * q, 4);
-      pack_planes(layout.bits, quads, out);
-    }
+    alignas(64) uint8_t quads[kChunkCols / 4 * 64];
+    for (int lane = 0; lane < kPanelRows; ++lane) streams[lane] = rows[lane].codes;
+    interleave(streams, static_cast<size_t>(cols) / 4, quads);
+    for (int block = 0; block < cols / kBlockCols; ++block)
+      pack_planes(layout.bits, quads + 512 * block, out + 64 * layout.bits * block);
   }
-  pack_scales(layout, cols, rows, out);
-}
-
-// Element (row, col) of a plain source as the bits that the layout holds.
-uint32_t plain_bits(const WeightSource& source, int64_t row, int64_t col) {
-  const std::byte* data = source.data + static_cast<size_t>(row) * source.row_bytes;
-  switch (source.format) {
-    case formats::StorageFormat::f64: {
-      double value;
-      std::memcpy(&value, data + static_cast<size_t>(col) * 8, 8);
-      return std::bit_cast<uint32_t>(static_cast<float>(value));
-    }
-    case formats::StorageFormat::f32: {
-      uint32_t bits;
-      std::memcpy(&bits, data + static_cast<size_t>(col) * 4, 4);
-      return bits;
-    }
-    default: {
-      uint16_t bits;
-      std::memcpy(&bits, data + static_cast<size_t>(col) * 2, 2);
-      return bits;
-    }
-  }
+  pack_scales(layout, cols, rows, out + code_bytes(layout, cols));
 }
 
 [[noreturn]] void refuse_non_finite(const PackPart& part, int64_t row, int64_t col) {
@@ -272,22 +260,68 @@ uint32_t plain_bits(const WeightSource& source, int64_t row, int64_t col) {
               (part.col_begin + col) / block, block > 1 ? "a scale is" : "an element is", format.name);
 }
 
+// The first element whose exponent bits are all set, or -1.
+template <typename Bits>
+int64_t find_non_finite(const uint8_t* row, int64_t count, Bits exponent) {
+  Bits any = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, row + static_cast<size_t>(i) * sizeof bits, sizeof bits);
+    any = static_cast<Bits>(any | ((bits & exponent) == exponent));
+  }
+  if (any == 0) return -1;
+  for (int64_t i = 0;; ++i) {
+    Bits bits;
+    std::memcpy(&bits, row + static_cast<size_t>(i) * sizeof bits, sizeof bits);
+    if ((bits & exponent) == exponent) return i;
+  }
+}
+
+int64_t find_non_finite(CodeKind kind, const uint8_t* row, int64_t count) {
+  if (kind == CodeKind::f32) return find_non_finite<uint32_t>(row, count, 0x7F800000u);
+  return find_non_finite<uint16_t>(row, count, kind == CodeKind::bf16 ? uint16_t{0x7F80} : uint16_t{0x7C00});
+}
+
+// A chunk at a time, so that sixteen rows are read in pieces that the first-level cache holds.
 void pack_plain_panel(const ComputeLayout& layout, int64_t cols, const PanelRows& rows, uint8_t* out) {
-  const int64_t padded = padded_cols(layout, cols);
-  const bool pairs = layout.codes == CodeKind::bf16;
-  const uint32_t exponent = layout.codes == CodeKind::f32    ? 0x7F800000u
-                            : layout.codes == CodeKind::bf16 ? 0x7F80u
-                                                             : 0x7C00u;
-  const size_t size = layout.codes == CodeKind::f32 ? 4 : 2;
-  std::memset(out, 0, static_cast<size_t>(padded) * kPanelRows * size);
-  for (int lane = 0; lane < kPanelRows; ++lane) {
-    const PackPart* part = rows.part[lane];
-    if (part == nullptr) continue;
-    for (int64_t c = 0; c < cols; ++c) {
-      const uint32_t bits = plain_bits(part->source, rows.row[lane], part->col_begin + c);
-      if ((bits & exponent) == exponent) refuse_non_finite(*part, rows.row[lane], c);
-      const int64_t at = pairs ? (c / 2 * kPanelRows + lane) * 2 + c % 2 : c * kPanelRows + lane;
-      std::memcpy(out + static_cast<size_t>(at) * size, &bits, size);
+  static constexpr uint8_t kZeros[kChunkCols * 4] = {};
+  const auto size = static_cast<size_t>(layout.bits / 8);
+  alignas(64) float narrowed[kPanelRows][kChunkCols];            // of f64 sources
+  alignas(64) uint8_t last[kPanelRows][kChunkCols * 4];          // an odd last column of bf16, padded
+  for (int64_t col = 0; col < cols; col += kChunkCols) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(kChunkCols, cols - col));
+    const uint8_t* streams[kPanelRows];
+    for (int lane = 0; lane < kPanelRows; ++lane) {
+      const PackPart* part = rows.part[lane];
+      streams[lane] = kZeros;
+      if (part == nullptr) continue;
+      const WeightSource& source = part->source;
+      const auto* row = reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(rows.row[lane]) * source.row_bytes;
+      const auto first = static_cast<size_t>(part->col_begin + col);
+      streams[lane] = row + first * size;
+      if (source.format == formats::StorageFormat::f64) {
+        for (size_t c = 0; c < count; ++c) {
+          double value;
+          std::memcpy(&value, row + (first + c) * 8, 8);
+          narrowed[lane][c] = static_cast<float>(value);
+        }
+        streams[lane] = reinterpret_cast<const uint8_t*>(narrowed[lane]);
+      }
+      const int64_t bad = find_non_finite(layout.codes, streams[lane], static_cast<int64_t>(count));
+      if (bad >= 0) refuse_non_finite(*part, rows.row[lane], col + bad);
+      if (layout.codes == CodeKind::bf16 && count % 2 != 0) {
+        std::memcpy(last[lane], streams[lane], count * 2);
+        std::memset(last[lane] + count * 2, 0, 2);
+        streams[lane] = last[lane];
+      }
+    }
+    if (layout.codes == CodeKind::f16) {
+      for (size_t c = 0; c < count; ++c, out += 32)
+        for (int lane = 0; lane < kPanelRows; ++lane) std::memcpy(out + 2 * lane, streams[lane] + 2 * c, 2);
+    } else {
+      const size_t dwords = (count * size + 3) / 4;
+      interleave(streams, dwords, out);
+      out += 64 * dwords;
     }
   }
 }

@@ -165,6 +165,12 @@ KVASIR_INLINE Bytes shift_plane(Bytes a) {
   return r;
 }
 
+KVASIR_INLINE Ints max(Ints a, Ints b) {
+  Ints r;
+  KVASIR_EACH(i) r.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+  return r;
+}
+
 KVASIR_INLINE Floats to_float(Ints a) {
   Floats r;
   KVASIR_EACH(i) r.v[i] = __builtin_convertvector(a.v[i], NativeF);
@@ -261,6 +267,36 @@ KVASIR_INLINE Bytes look_up(Bytes table, Bytes index) {
   return r;
 }
 
+// Four activation codes, in the form that dot4 wants them in.
+struct Quad {
+#if defined(__AVX512VNNI__)
+  __m512i v;
+#elif defined(__AVX2__)
+  __m256i v;
+#elif defined(__SSE2__)
+  __m128i v;  // widened to 16 bits, twice
+#elif defined(__ARM_FEATURE_DOTPROD)
+  int8x16_t v;
+#else
+  int32_t v;
+#endif
+};
+KVASIR_INLINE Quad load_quad(const uint8_t* activations) {
+  int32_t quad;
+  __builtin_memcpy(&quad, activations, 4);
+#if defined(__AVX512VNNI__)
+  return {_mm512_set1_epi32(quad)};
+#elif defined(__AVX2__)
+  return {_mm256_set1_epi32(quad)};
+#elif defined(__SSE2__)
+  return {_mm_srai_epi16(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_set1_epi32(quad)), 8)};
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return {vreinterpretq_s8_s32(vdupq_n_s32(quad))};
+#else
+  return {quad};
+#endif
+}
+
 // acc[lane] += sum over t of codes[4 * lane + t] * activations byte t: unsigned codes, signed activations.
 // With kWide codes use all 8 bits, without it they are below 128 (which spares levels without a mixed-sign
 // dot product some work). Where kSignedWide holds, wide codes come as signed numbers, code - 128.
@@ -270,17 +306,15 @@ inline constexpr bool kSignedWide = false;
 inline constexpr bool kSignedWide = true;
 #endif
 template <bool kWide>
-KVASIR_INLINE Ints dot4(Ints acc, Bytes codes, const uint8_t* activations) {
-  int32_t quad;
-  __builtin_memcpy(&quad, activations, 4);
+KVASIR_INLINE Ints dot4(Ints acc, Bytes codes, Quad quad) {
   Ints r;
 #if defined(__AVX512VNNI__)
-  r.v[0] = (NativeI)_mm512_dpbusd_epi32((__m512i)acc.v[0], (__m512i)codes.v[0], _mm512_set1_epi32(quad));
+  r.v[0] = (NativeI)_mm512_dpbusd_epi32((__m512i)acc.v[0], (__m512i)codes.v[0], quad.v);
 #elif defined(__AVXVNNI__)
-  const __m256i a = _mm256_set1_epi32(quad);
+  const __m256i a = quad.v;
   KVASIR_EACH(i) r.v[i] = (NativeI)_mm256_dpbusd_avx_epi32((__m256i)acc.v[i], (__m256i)codes.v[i], a);
 #elif defined(__AVX2__)
-  const __m256i a = _mm256_set1_epi32(quad);
+  const __m256i a = quad.v;
   const __m256i ones = _mm256_set1_epi16(1);
   KVASIR_EACH(i) {
     const __m256i w = (__m256i)codes.v[i];
@@ -291,8 +325,7 @@ KVASIR_INLINE Ints dot4(Ints acc, Bytes codes, const uint8_t* activations) {
   }
 #elif defined(__SSE2__)
   const __m128i zero = _mm_setzero_si128();
-  const __m128i a = _mm_set1_epi32(quad);
-  const __m128i a16 = _mm_srai_epi16(_mm_unpacklo_epi8(zero, a), 8);
+  const __m128i a16 = quad.v;
   KVASIR_EACH(i) {
     const __m128i w = (__m128i)codes.v[i];
     const __m128i low = kWide ? _mm_srai_epi16(_mm_unpacklo_epi8(zero, w), 8) : _mm_unpacklo_epi8(w, zero);
@@ -304,7 +337,7 @@ KVASIR_INLINE Ints dot4(Ints acc, Bytes codes, const uint8_t* activations) {
     r.v[i] = (NativeI)_mm_add_epi32((__m128i)acc.v[i], _mm_add_epi32(even, odd));
   }
 #elif defined(__ARM_FEATURE_DOTPROD)
-  const int8x16_t a = vreinterpretq_s8_s32(vdupq_n_s32(quad));
+  const int8x16_t a = quad.v;
   KVASIR_EACH(i)
   r.v[i] = (NativeI)vdotq_s32((int32x4_t)acc.v[i], vreinterpretq_s8_u8((uint8x16_t)codes.v[i]), a);
 #else
@@ -313,7 +346,7 @@ KVASIR_INLINE Ints dot4(Ints acc, Bytes codes, const uint8_t* activations) {
   int8_t a[4];
   store(sums, acc);
   store(w, codes);
-  __builtin_memcpy(a, &quad, 4);
+  __builtin_memcpy(a, &quad.v, 4);
   for (int lane = 0; lane < 16; ++lane)
     for (int t = 0; t < 4; ++t)
       sums[lane] += (kWide ? static_cast<int>(static_cast<int8_t>(w[4 * lane + t]))
@@ -326,9 +359,7 @@ KVASIR_INLINE Ints dot4(Ints acc, Bytes codes, const uint8_t* activations) {
 
 // acc[lane] += w[2 * lane] * a0 + w[2 * lane + 1] * a1, all bf16. One instruction (its own rounding) where
 // the level has it, else two multiply-adds, even column first.
-KVASIR_INLINE Floats dot2_bf16(Floats acc, Bytes weights, const uint8_t* activations) {
-  int32_t pair;
-  __builtin_memcpy(&pair, activations, 4);
+KVASIR_INLINE Floats dot2_bf16(Floats acc, Bytes weights, int32_t pair) {
 #if defined(__AVX512BF16__)
   Floats r;
   r.v[0] =
@@ -341,5 +372,29 @@ KVASIR_INLINE Floats dot2_bf16(Floats acc, Bytes weights, const uint8_t* activat
   const Floats a0 = as_floats(set1(static_cast<int32_t>(static_cast<uint32_t>(pair) << 16)));
   const Floats a1 = as_floats(set1(static_cast<int32_t>(static_cast<uint32_t>(pair) & 0xFFFF0000u)));
   return fma(odd, a1, fma(even, a0, acc));
+#endif
+}
+
+// out[i] = factor * sums[i] for sixteen 16-bit sums, and the same of their pairs.
+KVASIR_INLINE void start_sums_16(int32_t* out, const uint8_t* sums, int factor) {
+#if defined(__AVX512F__)
+  typedef int16_t Sixteen __attribute__((vector_size(32), aligned(1), may_alias));
+  const NativeI wide = __builtin_convertvector(*reinterpret_cast<const Sixteen*>(sums), NativeI);
+  *reinterpret_cast<NativeI*>(out) = wide * native_set(factor);
+#else
+  int16_t values[16];
+  __builtin_memcpy(values, sums, 32);
+  for (int i = 0; i < 16; ++i) out[i] = factor * values[i];
+#endif
+}
+KVASIR_INLINE void start_sums_32(int32_t* out, const uint8_t* sums, int factor) {
+#if defined(__AVX2__)
+  const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                      _mm256_madd_epi16(values, _mm256_set1_epi16(static_cast<int16_t>(factor))));
+#else
+  int16_t values[16];
+  __builtin_memcpy(values, sums, 32);
+  for (int i = 0; i < 8; ++i) out[i] = factor * (values[2 * i] + values[2 * i + 1]);
 #endif
 }

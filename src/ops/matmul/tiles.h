@@ -9,6 +9,14 @@ struct Int8Row {
   const uint8_t* sums;       // f32 per block: scale * sum of codes
   const uint8_t* code_sums;  // i16 per 16 columns
   size_t stride;
+
+  KVASIR_INLINE void advance(int rows) {
+    const size_t skip = stride * static_cast<size_t>(rows);
+    codes += skip;
+    scales += skip;
+    sums += skip;
+    code_sums += skip;
+  }
 };
 
 KVASIR_INLINE float float_at(const uint8_t* p, size_t index) {
@@ -22,71 +30,191 @@ KVASIR_INLINE int half_at(const uint8_t* p, size_t index) {
   return value;
 }
 
-// kSub: columns under one weight scale, 16 or 32. `offset` is subtracted from every code.
-template <int R, int kSub, bool kMinima, bool kWide>
-static void int8_tile(const CodeChunk& w, int blocks, const Int8Row& x, int offset, float* acc) {
-  constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
-  alignas(64) int32_t start[kOffset ? R : 1][16];
-  if constexpr (kOffset) {
+// What a tile needs of its R rows over one chunk besides their codes, gathered so that the inner loops
+// address it by constants: scales, scaled sums, and the sums that dot products start from (-offset * sum of
+// codes).
+template <int R, int kSub, bool kMinima, bool kOffset>
+struct RowFacts {
+  alignas(32) float scale[R][8];
+  alignas(32) float sum[kMinima ? R : 1][kSub == 16 ? 16 : 8];
+  alignas(32) int32_t start[kOffset ? R : 1][kSub == 16 ? 16 : 8];
+
+  KVASIR_INLINE void gather(const Int8Row& x, int offset) {
     for (int r = 0; r < R; ++r) {
-      const uint8_t* sums = x.code_sums + x.stride * r;
-      if constexpr (kSub == 16) {
-        for (int i = 0; i < 16; ++i) start[r][i] = -offset * half_at(sums, i);
-      } else {
-        for (int b = 0; b < 8; ++b) start[r][b] = -offset * (half_at(sums, 2 * b) + half_at(sums, 2 * b + 1));
+      const size_t at = x.stride * static_cast<size_t>(r);
+      __builtin_memcpy(scale[r], x.scales + at, 32);
+      const uint8_t* code_sums = x.code_sums + at;
+      if constexpr (kOffset) {
+        if constexpr (kSub == 16) {
+          start_sums_16(start[r], code_sums, -offset);
+        } else {
+          start_sums_32(start[r], code_sums, -offset);
+        }
+      }
+      if constexpr (kMinima) {
+        if constexpr (kSub == 16) {
+          for (int i = 0; i < 16; ++i)
+            sum[r][i] = scale[r][i / 2] * static_cast<float>(half_at(code_sums, i));
+        } else {
+          __builtin_memcpy(sum[r], x.sums + at, 32);
+        }
       }
     }
   }
-  Floats a[R];
-  for (int r = 0; r < R; ++r) a[r] = load(acc + 16 * r);
-  for (int b = 0; b < blocks; ++b) {
-    const uint8_t* codes = x.codes + kBlockCols * b;
-    if constexpr (kSub == 32) {
-      Ints dot[R];
-      for (int r = 0; r < R; ++r) dot[r] = kOffset ? set1(start[kOffset ? r : 0][b]) : set1(0);
+};
+
+// Two codings of one sum: with 32 columns under a scale,  acc += (dot * activation scale) * scale;  with 16,
+// acc += (dot0 * scale0 + dot1 * scale1) * activation scale;  then minima times sums, in order of columns.
+template <int kSub>
+KVASIR_INLINE Floats add_block(Floats acc, Ints dot0, Ints dot1, Floats scale0, Floats scale1,
+                               float activation_scale) {
+  if constexpr (kSub == 32) {
+    return fma(mul(to_float(dot0), set1(activation_scale)), scale0, acc);
+  } else {
+    return fma(fma(to_float(dot1), scale1, mul(to_float(dot0), scale0)), set1(activation_scale), acc);
+  }
+}
+
+template <int R, int P, class Start>
+KVASIR_INLINE void start_sums(Ints (&dot)[P][R], const Start& start) {
+  for (int r = 0; r < R; ++r) {
+    const Ints first = start(r);
+    for (int p = 0; p < P; ++p) dot[p][r] = first;
+  }
+}
+// Adds the products of kCount quads, beginning at quad `quad` of the chunks and column `col` of the rows.
+template <int kCount, int R, int P, bool kWide>
+KVASIR_INLINE void add_quads(Ints (&dot)[P][R], const CodeChunk* w, int quad, const uint8_t* const (&rows)[R],
+                             int col) {
 #pragma GCC unroll 8
-      for (int q = 0; q < 8; ++q) {
-        const Bytes quad = load(w.codes[8 * b + q]);
-        for (int r = 0; r < R; ++r) dot[r] = dot4<kWide>(dot[r], quad, codes + x.stride * r + 4 * q);
-      }
-      const Floats scale = load(w.scale[b]);
-      for (int r = 0; r < R; ++r)
-        a[r] = fma(mul(to_float(dot[r]), set1(float_at(x.scales + x.stride * r, b))), scale, a[r]);
-      if constexpr (kMinima) {
-        const Floats minimum = load(w.minimum[b]);
-        for (int r = 0; r < R; ++r) a[r] = fma(set1(float_at(x.sums + x.stride * r, b)), minimum, a[r]);
+  for (int q = 0; q < kCount; ++q) {
+    Bytes codes[P];
+    for (int p = 0; p < P; ++p) codes[p] = load(w[p].codes[quad + q]);
+    for (int r = 0; r < R; ++r) {
+      const Quad activations = load_quad(rows[r] + col + 4 * q);
+      for (int p = 0; p < P; ++p) dot[p][r] = dot4<kWide>(dot[p][r], codes[p], activations);
+    }
+  }
+}
+
+// Unpacked chunks of P panels. kSub: columns under one weight scale, 16 or 32. `offset` is subtracted from
+// every code. acc: [P][acc_rows][16].
+template <int R, int P, int kSub, bool kMinima, bool kWide>
+static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc,
+                      int acc_rows) {
+  constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
+  RowFacts<R, kSub, kMinima, kOffset> facts;
+  facts.gather(x, offset);
+  Floats a[P][R];
+  for (int p = 0; p < P; ++p)
+    for (int r = 0; r < R; ++r) a[p][r] = load(acc + 16 * (p * acc_rows + r));
+  const uint8_t* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
+  for (int b = 0; b < blocks; ++b) {
+    Ints dot[P][R];
+    if constexpr (kSub == 32) {
+      start_sums<R, P>(dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][b]) : set1(0); });
+      add_quads<8, R, P, kWide>(dot, w, 8 * b, rows, kBlockCols * b);
+      for (int p = 0; p < P; ++p) {
+        const Floats scale = load(w[p].scale[b]);
+        for (int r = 0; r < R; ++r)
+          a[p][r] = fma(mul(to_float(dot[p][r]), set1(facts.scale[r][b])), scale, a[p][r]);
+        if constexpr (kMinima) {
+          const Floats minimum = load(w[p].minimum[b]);
+          for (int r = 0; r < R; ++r) a[p][r] = fma(set1(facts.sum[r][b]), minimum, a[p][r]);
+        }
       }
     } else {
-      // Both halves of a block share the activation's scale: (dot0 * scale0 + dot1 * scale1) * activation
-      // scale.
-      Ints dot[R];
-      Floats part[R];
-      for (int r = 0; r < R; ++r) dot[r] = kOffset ? set1(start[kOffset ? r : 0][2 * b]) : set1(0);
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) {
-        const Bytes quad = load(w.codes[8 * b + q]);
-        for (int r = 0; r < R; ++r) dot[r] = dot4<kWide>(dot[r], quad, codes + x.stride * r + 4 * q);
+      Floats part[P][R];
+      start_sums<R, P>(dot,
+                       [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][2 * b]) : set1(0); });
+      add_quads<4, R, P, kWide>(dot, w, 8 * b, rows, kBlockCols * b);
+      for (int p = 0; p < P; ++p) {
+        const Floats scale = load(w[p].scale[2 * b]);
+        for (int r = 0; r < R; ++r) part[p][r] = mul(to_float(dot[p][r]), scale);
       }
-      const Floats scale0 = load(w.scale[2 * b]);
+      start_sums<R, P>(
+          dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][2 * b + 1]) : set1(0); });
+      add_quads<4, R, P, kWide>(dot, w, 8 * b + 4, rows, kBlockCols * b + 16);
+      for (int p = 0; p < P; ++p) {
+        const Floats scale = load(w[p].scale[2 * b + 1]);
+        for (int r = 0; r < R; ++r)
+          a[p][r] = fma(fma(to_float(dot[p][r]), scale, part[p][r]), set1(facts.scale[r][b]), a[p][r]);
+        if constexpr (kMinima) {
+          const Floats minimum0 = load(w[p].minimum[2 * b]), minimum1 = load(w[p].minimum[2 * b + 1]);
+          for (int r = 0; r < R; ++r) {
+            a[p][r] = fma(set1(facts.sum[r][2 * b]), minimum0, a[p][r]);
+            a[p][r] = fma(set1(facts.sum[r][2 * b + 1]), minimum1, a[p][r]);
+          }
+        }
+      }
+    }
+  }
+  for (int p = 0; p < P; ++p)
+    for (int r = 0; r < R; ++r) store(acc + 16 * (p * acc_rows + r), a[p][r]);
+}
+
+// The same sums for few rows: codes go from the packed block `p` straight into registers; only scales are
+// unpacked (in `w`). `first`: no tile before this one has been through the block, so that lines further on
+// are requested.
+template <int R, int kBits, Table kTable, int kSub, bool kMinima, bool kWide>
+static void int8_direct(const uint8_t* p, bool first, const CodeChunk& w, int blocks, const Int8Row& x,
+                        int offset, float* acc) {
+  constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
+  RowFacts<R, kSub, kMinima, kOffset> facts;
+  facts.gather(x, offset);
+  Floats a[R];
+  for (int r = 0; r < R; ++r) a[r] = load(acc + 16 * r);
+  const Bytes table = look_up_table<kTable>();
+  const uint8_t* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
+  for (int b = 0; b < blocks; ++b, p += 64 * kBits) {
+    if (first)
+      for (int i = 0; i < kBits; ++i) request(p + 64 * i);
+    Bytes quads[8];
+    block_quads<kBits>(p, quads);
+    if constexpr (kTable != Table::none)
+      for (int q = 0; q < 8; ++q) quads[q] = look_up(table, quads[q]);
+    if constexpr (kWide && kSignedWide)
+      for (int q = 0; q < 8; ++q) quads[q] = bit_xor(quads[q], set1_byte(0x80));
+    // Two sums of four quads each, in either coding: integers add up the same, and the chains are shorter.
+    Ints dot[2][R];
+    for (int r = 0; r < R; ++r) {
+      if constexpr (kSub == 32) {
+        dot[0][r] = kOffset ? set1(facts.start[kOffset ? r : 0][b]) : set1(0);
+        dot[1][r] = set1(0);
+      } else {
+        dot[0][r] = kOffset ? set1(facts.start[kOffset ? r : 0][2 * b]) : set1(0);
+        dot[1][r] = kOffset ? set1(facts.start[kOffset ? r : 0][2 * b + 1]) : set1(0);
+      }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q)
       for (int r = 0; r < R; ++r) {
-        part[r] = mul(to_float(dot[r]), scale0);
-        dot[r] = kOffset ? set1(start[kOffset ? r : 0][2 * b + 1]) : set1(0);
+        const uint8_t* codes = rows[r] + kBlockCols * b + 4 * q;
+        dot[0][r] = dot4<kWide>(dot[0][r], quads[q], load_quad(codes));
+        dot[R <= 4 || kSub == 16 ? 1 : 0][r] =
+            dot4<kWide>(dot[R <= 4 || kSub == 16 ? 1 : 0][r], quads[q + 4], load_quad(codes + 16));
       }
-#pragma GCC unroll 4
-      for (int q = 4; q < 8; ++q) {
-        const Bytes quad = load(w.codes[8 * b + q]);
-        for (int r = 0; r < R; ++r) dot[r] = dot4<kWide>(dot[r], quad, codes + x.stride * r + 4 * q);
+    if constexpr (kSub == 32) {
+      const Floats scale = load(w.scale[b]);
+      for (int r = 0; r < R; ++r) {
+        const Ints both = R <= 4 ? add(dot[0][r], dot[1][r]) : dot[0][r];
+        a[r] = add_block<32>(a[r], both, both, scale, scale, facts.scale[r][b]);
       }
-      const Floats scale1 = load(w.scale[2 * b + 1]);
+      if constexpr (kMinima) {
+        const Floats minimum = load(w.minimum[b]);
+        for (int r = 0; r < R; ++r) a[r] = fma(set1(facts.sum[r][b]), minimum, a[r]);
+      }
+    } else {
+      const Floats scale0 = load(w.scale[2 * b]), scale1 = load(w.scale[2 * b + 1]);
       for (int r = 0; r < R; ++r)
-        a[r] = fma(fma(to_float(dot[r]), scale1, part[r]), set1(float_at(x.scales + x.stride * r, b)), a[r]);
+        a[r] = add_block<16>(a[r], dot[0][r], dot[1][r], scale0, scale1, facts.scale[r][b]);
       if constexpr (kMinima) {
         const Floats minimum0 = load(w.minimum[2 * b]), minimum1 = load(w.minimum[2 * b + 1]);
         for (int r = 0; r < R; ++r) {
-          const float s = float_at(x.scales + x.stride * r, b);
-          const uint8_t* sums = x.code_sums + x.stride * r + 4 * b;
-          a[r] = fma(set1(s * static_cast<float>(half_at(sums, 0))), minimum0, a[r]);
-          a[r] = fma(set1(s * static_cast<float>(half_at(sums, 1))), minimum1, a[r]);
+          a[r] = fma(set1(facts.sum[r][2 * b]), minimum0, a[r]);
+          a[r] = fma(set1(facts.sum[r][2 * b + 1]), minimum1, a[r]);
         }
       }
     }
@@ -122,9 +250,15 @@ static void bf16_tile(const uint8_t* const* w, int pairs, const uint8_t* x, size
     for (int r = 0; r < R; ++r) a[p][r] = load(acc + 16 * (p * acc_rows + r));
   for (int c = 0; c < pairs; ++c) {
     Bytes weight[P];
-    for (int p = 0; p < P; ++p) weight[p] = load(w[p] + 64 * c);
-    for (int r = 0; r < R; ++r)
-      for (int p = 0; p < P; ++p) a[p][r] = dot2_bf16(a[p][r], weight[p], x + stride * r + 4 * c);
+    for (int p = 0; p < P; ++p) {
+      weight[p] = load(w[p] + 64 * c);
+      if constexpr (R <= 4) request(w[p] + 64 * c);
+    }
+    for (int r = 0; r < R; ++r) {
+      int32_t pair;
+      __builtin_memcpy(&pair, x + stride * r + 4 * c, 4);
+      for (int p = 0; p < P; ++p) a[p][r] = dot2_bf16(a[p][r], weight[p], pair);
+    }
   }
   for (int p = 0; p < P; ++p)
     for (int r = 0; r < R; ++r) store(acc + 16 * (p * acc_rows + r), a[p][r]);

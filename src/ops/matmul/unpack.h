@@ -13,9 +13,18 @@ KVASIR_INLINE bool wide_codes(const ComputeLayout& layout) {
   return (layout.codes == CodeKind::codes && layout.bits == 8) || layout.table == Table::iq4;
 }
 
-KVASIR_INLINE Bytes from_table(const int8_t (&values)[16], int offset) {
-  uint8_t bytes[64];
-  for (int i = 0; i < 64; ++i) bytes[i] = static_cast<uint8_t>(values[i % 16] + offset);
+// The sixteen values of a table, offset to be unsigned. e2m1_signed_zero marks minus zero as 64 + 12, for
+// expand().
+template <Table kTable>
+KVASIR_INLINE Bytes look_up_table() {
+  static constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
+  static constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  alignas(64) uint8_t bytes[64];
+  for (int i = 0; i < 64; ++i)
+    bytes[i] = static_cast<uint8_t>(kTable == Table::iq4                               ? kIq4[i % 16] + 128
+                                    : kTable == Table::e2m1_signed_zero && i % 16 == 8 ? 64 + 12
+                                                                                       : kE2m1[i % 16] + 12);
   return load(bytes);
 }
 
@@ -138,15 +147,11 @@ KVASIR_INLINE void unpack_trits(const uint8_t* p, uint8_t (*out)[64]) {
 // otherwise).
 KVASIR_INLINE void unpack_codes(const ComputeLayout& layout, const uint8_t* p, int blocks, bool marked_zero,
                                 uint8_t (*out)[64]) {
-  static constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                      1,    13,   25,  38,  53,  69,  89,  113};
-  static constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  static constexpr int8_t kE2m1Marked[16] = {0, 1, 2, 3, 4, 6, 8, 12, 64, -1, -2, -3, -4, -6, -8, -12};
   switch (layout.codes) {
     case CodeKind::table:
-      if (layout.table == Table::iq4) return unpack_table(p, blocks, from_table(kIq4, 128), out);
-      if (marked_zero) return unpack_table(p, blocks, from_table(kE2m1Marked, 12), out);
-      return unpack_table(p, blocks, from_table(kE2m1, 12), out);
+      if (layout.table == Table::iq4) return unpack_table(p, blocks, look_up_table<Table::iq4>(), out);
+      if (marked_zero) return unpack_table(p, blocks, look_up_table<Table::e2m1_signed_zero>(), out);
+      return unpack_table(p, blocks, look_up_table<Table::e2m1_doubled>(), out);
     case CodeKind::trits:
       return unpack_trits(p, out);
     default:
