@@ -64,7 +64,7 @@ void multiply(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int6
           if (direct) {
             w[p] = reinterpret_cast<const float*>(data[p]);
           } else {
-            expand(weight.layout, data[p], stored, values[p]);
+            expand(weight, data[p], stored, values[p]);
             w[p] = values[p];
           }
           data[p] += weight.chunk_stride;
@@ -110,7 +110,7 @@ void unpack_lane(const KernelWeight& weight, int64_t panel, int lane, int64_t co
   for (int64_t chunk = col_begin / kChunkCols; chunk * kChunkCols < col_end; ++chunk) {
     const int64_t first = chunk * kChunkCols;
     const int stored = static_cast<int>(smaller(kChunkCols, weight.cols - first));
-    expand(weight.layout,
+    expand(weight,
            weight.data + static_cast<size_t>(panel) * weight.panel_stride +
                static_cast<size_t>(chunk) * weight.chunk_stride,
            stored, values);

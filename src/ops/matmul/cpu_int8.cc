@@ -43,15 +43,15 @@ constexpr Tiles kTiles[8] = {make_tiles<32, false, false>(),       make_tiles<32
                              make_tiles<32, false, kSignedWide>(), make_tiles<32, true, kSignedWide>(),
                              make_tiles<16, false, kSignedWide>(), make_tiles<16, true, kSignedWide>()};
 
-void unpack_chunk(const ComputeLayout& layout, const uint8_t* data, int cols, bool make_signed,
+void unpack_chunk(const KernelWeight& weight, const uint8_t* data, int cols, bool make_signed,
                   CodeChunk& out) {
   const int blocks = cols / kBlockCols;
-  unpack_codes(layout, data, blocks, false, out.codes);
+  unpack_codes(weight, data, blocks, false, out.codes);
   if (make_signed) {
     const Bytes top = set1_byte(0x80);
     for (int q = 0; q < 8 * blocks; ++q) store(out.codes[q], bit_xor(load(out.codes[q]), top));
   }
-  unpack_scales(layout, data + code_bytes_of(layout, cols), cols, out);
+  unpack_scales(weight, data, cols, out);
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ void matmul_int8(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
             const uint8_t* data = weight.data + static_cast<size_t>(index) * weight.panel_stride +
                                   static_cast<size_t>(col / kChunkCols) * weight.chunk_stride;
             if (row == row_begin) request_chunk(data, weight.chunk_stride);
-            unpack_chunk(layout, data, cols, make_signed, chunks[p]);
+            unpack_chunk(weight, data, cols, make_signed, chunks[p]);
           }
           const uint8_t* x = call.input + call.input_stride * static_cast<size_t>(row);
           const auto block = static_cast<size_t>(col / kBlockCols);

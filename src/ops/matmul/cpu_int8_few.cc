@@ -81,9 +81,9 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
   CodeChunk chunk;
   for (int64_t col = 0; col < weight.cols; col += kChunkCols, data += weight.chunk_stride) {
     const int cols = static_cast<int>(smaller(kChunkCols, weight.cols - col));
-    const size_t codes = code_bytes_of(layout, cols);
+    const size_t codes = code_bytes_of(weight, cols);
     for (size_t line = codes; line < weight.chunk_stride; line += 64) request(data + line);
-    unpack_scales(layout, data + codes, cols, chunk);
+    unpack_scales(weight, data, cols, chunk);
     const auto block = static_cast<size_t>(col / kBlockCols);
     Int8Row input{x + col, x + scales + 4 * block, x + sums + 4 * block, x + code_sums + 4 * block,
                   call.input_stride};

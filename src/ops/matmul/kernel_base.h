@@ -43,10 +43,10 @@ KVASIR_INLINE int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-// Bytes of the codes of a chunk (compute_layout.cc has the general form; a kernel meets only these).
-KVASIR_INLINE size_t code_bytes_of(const ComputeLayout& layout, int cols) {
-  if (layout.codes == CodeKind::trits) return 13 * 64;
-  return static_cast<size_t>(cols) * kPanelRows * layout.bits / 8;
+// Bytes of the codes of a chunk of `cols` columns.
+KVASIR_INLINE size_t code_bytes_of(const KernelWeight& weight, int cols) {
+  return cols == kChunkCols ? weight.chunk_codes
+                            : static_cast<size_t>(cols) * kPanelRows * weight.layout.bits / 8;
 }
 
 #include "ops/matmul/unpack.h"

@@ -18,9 +18,9 @@ struct KernelWeight {
   ComputeLayout layout;
   const uint8_t* data = nullptr;  // panel 0
   size_t panel_stride = 0;
-  size_t chunk_stride = 0;  // bytes of a whole chunk
-  int64_t cols = 0;         // padded
-  size_t chunk_codes = 0;   // bytes of a whole chunk's codes
+  size_t chunk_stride = 0;       // bytes of a whole chunk
+  int64_t cols = 0;              // padded
+  size_t chunk_codes = 0;        // bytes of a whole chunk's codes
   const int8_t* grid = nullptr;  // rows of the grid table
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/thread_team.h"
+#include "formats/iq_grids.h"
 #include "ops/activation/activation.h"
 #include "ops/matmul/kernels.h"
 
@@ -19,6 +20,28 @@ int64_t out_columns(const Matmul& product) {
   return product.epilogue == Epilogue::none ? rows : rows / 2;
 }
 
+namespace {
+
+const int8_t* grid_table(const ComputeLayout& layout) {
+  if (layout.codes != CodeKind::grid) return nullptr;
+  switch (layout.grid) {
+    case formats::StorageFormat::iq2_xxs:
+      return formats::kIq2XxsGrid[0].data();
+    case formats::StorageFormat::iq2_xs:
+      return formats::kIq2XsGrid[0].data();
+    case formats::StorageFormat::iq2_s:
+      return formats::kIq2SGrid[0].data();
+    case formats::StorageFormat::iq3_xxs:
+      return formats::kIq3XxsGrid[0].data();
+    case formats::StorageFormat::iq3_s:
+      return formats::kIq3SGrid[0].data();
+    default:
+      return formats::kIq1Grid[0].data();
+  }
+}
+
+}  // namespace
+
 KernelWeight kernel_weight(const PackedMatrix& matrix) {
   KernelWeight weight;
   weight.layout = matrix.layout();
@@ -26,6 +49,8 @@ KernelWeight kernel_weight(const PackedMatrix& matrix) {
   weight.panel_stride = matrix.panel_stride();
   weight.chunk_stride = chunk_bytes(matrix.layout(), kChunkCols);
   weight.cols = matrix.padded_columns();
+  weight.chunk_codes = code_bytes(matrix.layout(), kChunkCols);
+  weight.grid = grid_table(matrix.layout());
   return weight;
 }
 

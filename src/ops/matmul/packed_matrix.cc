@@ -286,8 +286,8 @@ int64_t find_non_finite(CodeKind kind, const uint8_t* row, int64_t count) {
 void pack_plain_panel(const ComputeLayout& layout, int64_t cols, const PanelRows& rows, uint8_t* out) {
   static constexpr uint8_t kZeros[kChunkCols * 4] = {};
   const auto size = static_cast<size_t>(layout.bits / 8);
-  alignas(64) float narrowed[kPanelRows][kChunkCols];            // of f64 sources
-  alignas(64) uint8_t last[kPanelRows][kChunkCols * 4];          // an odd last column of bf16, padded
+  alignas(64) float narrowed[kPanelRows][kChunkCols];    // of f64 sources
+  alignas(64) uint8_t last[kPanelRows][kChunkCols * 4];  // an odd last column of bf16, padded
   for (int64_t col = 0; col < cols; col += kChunkCols) {
     const auto count = static_cast<size_t>(std::min<int64_t>(kChunkCols, cols - col));
     const uint8_t* streams[kPanelRows];
@@ -296,7 +296,8 @@ void pack_plain_panel(const ComputeLayout& layout, int64_t cols, const PanelRows
       streams[lane] = kZeros;
       if (part == nullptr) continue;
       const WeightSource& source = part->source;
-      const auto* row = reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(rows.row[lane]) * source.row_bytes;
+      const auto* row = reinterpret_cast<const uint8_t*>(source.data) +
+                        static_cast<size_t>(rows.row[lane]) * source.row_bytes;
       const auto first = static_cast<size_t>(part->col_begin + col);
       streams[lane] = row + first * size;
       if (source.format == formats::StorageFormat::f64) {

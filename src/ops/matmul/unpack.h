@@ -143,10 +143,13 @@ KVASIR_INLINE void unpack_trits(const uint8_t* p, uint8_t (*out)[64]) {
   }
 }
 
+#include "ops/matmul/unpack_grid.h"
+
 // Codes of `blocks` blocks. `marked_zero`: a code of minus zero becomes 76, for expand() to tell (12
 // otherwise).
-KVASIR_INLINE void unpack_codes(const ComputeLayout& layout, const uint8_t* p, int blocks, bool marked_zero,
+KVASIR_INLINE void unpack_codes(const KernelWeight& weight, const uint8_t* p, int blocks, bool marked_zero,
                                 uint8_t (*out)[64]) {
+  const ComputeLayout& layout = weight.layout;
   switch (layout.codes) {
     case CodeKind::table:
       if (layout.table == Table::iq4) return unpack_table(p, blocks, look_up_table<Table::iq4>(), out);
@@ -154,6 +157,8 @@ KVASIR_INLINE void unpack_codes(const ComputeLayout& layout, const uint8_t* p, i
       return unpack_table(p, blocks, look_up_table<Table::e2m1_doubled>(), out);
     case CodeKind::trits:
       return unpack_trits(p, out);
+    case CodeKind::grid:
+      return unpack_grid(weight, p, out);
     default:
       break;
   }
@@ -249,10 +254,14 @@ KVASIR_INLINE Floats one_level(ScaleKind kind, const uint8_t* p) {
   }
 }
 
-// Scales and minima of `cols` columns, one a sub-block (groups of more than 32 columns are repeated). `p` is
-// just after the chunk's codes.
-KVASIR_INLINE void unpack_scales(const ComputeLayout& layout, const uint8_t* p, int cols, CodeChunk& out) {
+// Scales and minima of the chunk's `cols` columns, one a sub-block (groups of more than 32 columns are
+// repeated).
+KVASIR_INLINE void unpack_scales(const KernelWeight& weight, const uint8_t* chunk, int cols, CodeChunk& out) {
+  const ComputeLayout& layout = weight.layout;
+  const uint8_t* p = chunk + code_bytes_of(weight, cols);
   switch (layout.scales) {
+    case ScaleKind::grid:
+      return unpack_grid_scales(weight, chunk, out);
     case ScaleKind::none:
       return;
     case ScaleKind::k4: {
@@ -314,12 +323,13 @@ KVASIR_INLINE void unpack_scales(const ComputeLayout& layout, const uint8_t* p, 
 }
 
 // Values of one chunk, [col][16].
-KVASIR_INLINE void expand_codes(const ComputeLayout& layout, const uint8_t* p, int cols, float* out) {
+KVASIR_INLINE void expand_codes(const KernelWeight& weight, const uint8_t* p, int cols, float* out) {
+  const ComputeLayout& layout = weight.layout;
   CodeChunk chunk;
   const int quads = cols / 4;
   if (layout.codes == CodeKind::e4m3 || layout.codes == CodeKind::e5m2) {
     const bool scaled = layout.scales != ScaleKind::none;
-    if (scaled) unpack_scales(layout, p + static_cast<size_t>(cols) * kPanelRows, cols, chunk);
+    if (scaled) unpack_scales(weight, p, cols, chunk);
     const Floats rebias = as_floats(set1(layout.codes == CodeKind::e4m3 ? 247 << 23 : 239 << 23));
     for (int q = 0; q < quads; ++q) {
       const Ints four = as_ints(load(p + 64 * q));
@@ -336,8 +346,8 @@ KVASIR_INLINE void expand_codes(const ComputeLayout& layout, const uint8_t* p, i
     return;
   }
   const bool signed_zero = layout.table == Table::e2m1_signed_zero;
-  unpack_codes(layout, p, cols / kBlockCols, signed_zero, chunk.codes);
-  unpack_scales(layout, p + code_bytes_of(layout, cols), cols, chunk);
+  unpack_codes(weight, p, cols / kBlockCols, signed_zero, chunk.codes);
+  unpack_scales(weight, p, cols, chunk);
   const Ints offset = set1(static_cast<int32_t>(layout.offset));
   const Ints byte = set1(255);
   const int quads_per_scale = layout.group == 16 ? 4 : 8;
@@ -362,8 +372,8 @@ KVASIR_INLINE void expand_codes(const ComputeLayout& layout, const uint8_t* p, i
 }
 
 // Any chunk as f32 values [col][16]; cols as stored (padded).
-KVASIR_INLINE void expand(const ComputeLayout& layout, const uint8_t* p, int cols, float* out) {
-  switch (layout.codes) {
+KVASIR_INLINE void expand(const KernelWeight& weight, const uint8_t* p, int cols, float* out) {
+  switch (weight.layout.codes) {
     case CodeKind::f32:
       __builtin_memcpy(out, p, static_cast<size_t>(cols) * 64);
       return;
@@ -378,6 +388,6 @@ KVASIR_INLINE void expand(const ComputeLayout& layout, const uint8_t* p, int col
       }
       return;
     default:
-      return expand_codes(layout, p, cols, out);
+      return expand_codes(weight, p, cols, out);
   }
 }

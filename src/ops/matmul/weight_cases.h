@@ -34,14 +34,6 @@ inline std::vector<WeightCase> weight_cases() {
       case F::u64:
       case F::boolean:
         continue;
-      case F::iq1_s:
-      case F::iq1_m:
-      case F::iq2_xxs:
-      case F::iq2_xs:
-      case F::iq2_s:
-      case F::iq3_xxs:
-      case F::iq3_s:
-        continue;
       case F::mlx_affine:
         for (int bits : {2, 3, 4, 5, 6, 8}) cases.push_back({info.format, {bits, 64, Dtype::f16}});
         cases.push_back({info.format, {4, 32, Dtype::bf16}});
