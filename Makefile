@@ -53,7 +53,7 @@ lint: build/release/build.ninja
 
 fuzz: | setup
 	cmake --preset fuzz
-	cmake --build --preset fuzz -j $(JOBS) --target fuzzers
+	cmake --build --preset fuzz -j $(JOBS)
 	@scripts/fuzz $(FUZZ_RUNS)
 
 clean:

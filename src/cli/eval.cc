@@ -162,8 +162,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
                                                 {"standard_error", perplexity * error},
                                                 {"mean_nll", mean},
                                                 {"tokens", scored},
-                                                {"window", flags.window},
-                                       {"peak_resident_bytes", peak_resident_bytes()}})
+                                                {"window", flags.window}})
                             .dump()
                             .c_str());
   else

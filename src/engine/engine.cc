@@ -127,9 +127,7 @@ void Engine::consume_logits(Row& row, int32_t index) {
     outcome.timings.prefill_seconds = std::chrono::duration<double>(now - row.admitted).count();
     // The end of the prompt is where the next turn of a conversation comes back to.
     if (checkpoints_ && row.request.context != nullptr) {
-      // The boundary before stays as well: editing the last message goes back there.
-      const std::vector<int32_t> kept = row.context().sequence.checkpoints();
-      if (!kept.empty()) row.context().sequence.drop_checkpoints(kept.back());
+      row.context().sequence.drop_checkpoints();
       row.context().sequence.checkpoint();
     }
   }

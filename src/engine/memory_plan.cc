@@ -42,7 +42,7 @@ CachePlan plan_cache(const kv::CacheShape& shape, const EngineOptions& options, 
   if (options.checkpoints)
     for (size_t g = 0; g < plan.shape.groups.size(); ++g)
       if (plan.shape.groups[g].geometry.window)
-        plan.capacity.groups[g].pages += 2 * static_cast<uint32_t>(load.rows + options.kept_contexts) *
+        plan.capacity.groups[g].pages += static_cast<uint32_t>(load.rows + options.kept_contexts) *
                                          kv::row_pages(plan.shape.groups[g].geometry, context, load.chunk);
   plan.bytes = kv::plan_bytes(plan.shape, kv::layouts_for(load.isa), plan.capacity);
   return plan;

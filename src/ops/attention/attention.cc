@@ -369,6 +369,7 @@ program::ValueId attention(program::ProgramBuilder& builder, program::ValueId q,
                            const AttentionOptions& options, IsaLevel isa) {
   const program::Value& queries = builder.at(q);
   KVASIR_CHECK(options.heads > 0 && options.kv_heads > 0 && options.heads % options.kv_heads == 0);
+  KVASIR_CHECK(options.scale > 0.0f);
   KVASIR_CHECK(options.head_dim_k > 0 && options.head_dim_v > 0 && options.max_context > 0);
   KVASIR_CHECK(queries.dtype == Dtype::f32 && queries.width == int64_t{options.heads} * options.head_dim_k);
   if (std::max(options.head_dim_k, options.head_dim_v) > kMaxHeadDim)

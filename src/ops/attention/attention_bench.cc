@@ -175,6 +175,13 @@ int register_all() {
             ->Unit(benchmark::kMillisecond);
       }
     }
+    // A context that the caches hold: what the kernels alone can do.
+    for (int codec = 0; codec < static_cast<int>(std::size(kCodecNames)); ++codec) {
+      benchmark::RegisterBenchmark(fmt::format("cached/{}/context:1024/{}", name, kCodecNames[codec]).c_str(),
+                                   [=](benchmark::State& state) {
+                                     attend(state, shape, codec, 1024, 1, 1, AttentionPrecision::bf16);
+                                   });
+    }
     for (int codec : {0, 1, 2, 5, 8}) {
       if (s > 2 && codec != 0) continue;
       for (int context : {512, 4096}) {

@@ -3,10 +3,10 @@
 //   scores [rows, keys] = Q [rows, channels] K^T      channels ascend, keys in the lanes
 //   out [rows, channels] += P [rows, keys] V          keys ascend, channels in the lanes
 //
-// Both have the same shape: an element of the left matrix (a pair of bf16 elements) is broadcast against
-// vectors of 16 lanes. An output element is one chain of additions whatever the register tile, so tiles may
-// differ between one query and 2,048 without a trace in the bits. Blocks are read from the page as they are
-// where they hold f32 or bf16; codes are decoded, 64 keys or 64 channels at a time, into a tile of the
+// Both have the same shape: an element of the left matrix (two of bf16, four bytes) is broadcast against vectors of
+// 16 lanes. An output element is one chain of additions whatever the register tile, so tiles may differ between one
+// query and 2,048 without a trace in the bits. Blocks are read from the page as they are where they hold f32, bf16 or
+// bytes; narrower codes are decoded, 32 to 64 keys or 32 to 64 channels of a segment at a time, into a tile of the
 // first-level cache that all rows of the query tile use.
 #include <math.h>
 #include <string.h>
@@ -59,7 +59,7 @@ void load_queries(const AttentionTile& tile) {
       memcpy(row, tile.queries[m], static_cast<size_t>(dim) * 4);
     }
     if (even != dim) row[dim] = 0.0f;
-    tile.scratch.row_scales[m] = tile.scale;
+    tile.scratch.row_scales[m] = score_unit(tile);
     if (operand == Operand::integer) {
       load_integer_query(tile, m, row, tile.scratch.queries + static_cast<size_t>(m) * stride);
       continue;
@@ -141,7 +141,7 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, const 
   if (!f.plain()) load_scales(f, *tile.key_table, integer, seen, segment.keys, tile.scratch.scales, offsets);
   for (int first = 0; first < seen.count; first += columns) {
     const int vectors = seen.count - first < columns ? seen.count - first : columns;
-    ScoreTask task = {};
+    ScoreTask task;
     for (int n = 0; n < vectors; ++n) {
       const int b = seen.at[first + n].block;
       task.columns[n] = b * kBlockTokens;
@@ -182,36 +182,41 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, const 
   }
 }
 
-// Scores of one row become unnormalised weights, in place, rounded if asked. Returns the row's maximum and
-// sum.
+// Scores of one row become unnormalised weights, in place, rounded if asked: 2^(s - max), both in units of
+// log2. Returns the row's maximum (-inf: it sees no key) and sum.
 void softmax_row(const AttentionTile& tile, const KeySegment& segment, const SeenBlocks& seen, int m,
                  float& row_max, float& row_sum) {
   const Visibility& visible = tile.visible[tile.row_token[m]];
   float* scores = tile.scratch.scores + m * kSegmentKeys;
-  const V16 scale = set(tile.scratch.row_scales[m]), none = set(-INFINITY);
+  const V16 none = set(-INFINITY);
+  float scale = tile.scratch.row_scales[m];
   V16 best = none;
   for (int i = 0; i < seen.count; ++i) {
     float* at = scores + seen.at[i].block * kBlockTokens;
-    V16 s = mul(load(at), scale);
-    if (tile.softcap != 0.0f) s = soft_cap(s, tile.softcap);
+    V16 s = load(at);
+    if (tile.softcap != 0.0f) {
+      s = mul(soft_cap(mul(s, set(scale)), tile.softcap), set(kLog2E));
+      store(s, at);
+    }
     const int32_t first = segment.first_key + seen.at[i].block * kBlockTokens;
     if (!seen.at[i].whole && !sees_all(visible, first, kBlockTokens)) {
       float keep[16];
       for (int j = 0; j < 16; ++j) keep[j] = sees(visible, tile.sinks, first + j) ? 1.0f : 0.0f;
       s = select_nonzero(load(keep), s, none);
+      store(s, at);
     }
     best = max(s, best);
-    store(s, at);
   }
-  row_max = max_of(best);
-  V16 sum = set(0.0f);
-  const V16 top = set(row_max == -INFINITY ? 0.0f : row_max);
+  if (tile.softcap != 0.0f) scale = 1.0f;
+  row_max = max_of(best) * scale;
+  const V16 factor = set(scale), shift = set(row_max == -INFINITY ? 0.0f : -row_max);
   // Plain values meet rounded weights, so the sum is of those; quantized ones meet weights times scales.
   const bool round = tile.bf16 && tile.value->plain();
+  V16 sum = set(0.0f);
   for (int i = 0; i < seen.count; ++i) {
     float* at = scores + seen.at[i].block * kBlockTokens;
-    V16 p = exp_negative(sub(load(at), top));
-    if (round) p = round_bf16(p);
+    V16 p = exp2_negative(fma(load(at), factor, shift));
+    if (round) p = round_weight(p);
     sum = add(sum, p);
     store(p, at);
   }
@@ -309,7 +314,7 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const std
   for (int first = 0; first < f.dim; first += kMaxVectors * 16) {
     const int left = (f.dim - first + 15) / 16, vectors = left < kMaxVectors ? left : kMaxVectors,
               width = vectors * 16;
-    ValueTask task = {};
+    ValueTask task;
     task.blocks = seen.count;
     const size_t tile_bytes = static_cast<size_t>(width) * kBlockTokens * element;
     for (int i = 0; i < seen.count; ++i) {
@@ -374,7 +379,7 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const std
     for (int first = g * f.group; first < (g + 1) * f.group; first += kMaxVectors * 16) {
       const int left = ((g + 1) * f.group - first) / 16, vectors = left < kMaxVectors ? left : kMaxVectors,
                 width = vectors * 16;
-      ValueTask task = {};
+      ValueTask task;
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
@@ -416,7 +421,7 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, const 
       quantize_weights(tile, seen, scales + g * kSegmentKeys,
                        f.has_offset ? offsets + g * kSegmentKeys : nullptr, m, factors[m], centers[m]);
     for (int first = g * f.group; first < (g + 1) * f.group; first += 32) {
-      ValueTask task = {};
+      ValueTask task;
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
@@ -449,8 +454,8 @@ HWY_INLINE void merge_factors(float part, float& max, float& keep, float& take) 
     return;
   }
   const float top = part > max ? part : max;
-  keep = max == -INFINITY ? 0.0f : exp_negative(max - top);
-  take = exp_negative(part - top);
+  keep = max == -INFINITY ? 0.0f : exp2_negative(max - top);
+  take = exp2_negative(part - top);
   max = top;
 }
 
@@ -511,9 +516,9 @@ void finish(const AttentionTile& tile, const AttentionState& state, const float*
   for (int m = 0; m < tile.rows; ++m) {
     float sum = state.sum[m], factor = 1.0f;
     if (sink_logits != nullptr) {
-      const float logit = *sink_logits[m], top = logit > state.max[m] ? logit : state.max[m];
-      factor = state.max[m] == -INFINITY ? 0.0f : exp_negative(state.max[m] - top);
-      sum = sum * factor + exp_negative(logit - top);
+      const float logit = *sink_logits[m] * kLog2E, top = logit > state.max[m] ? logit : state.max[m];
+      factor = state.max[m] == -INFINITY ? 0.0f : exp2_negative(state.max[m] - top);
+      sum = sum * factor + exp2_negative(logit - top);
     }
     factor = sum > 0.0f ? factor / sum : 0.0f;
     float* from = state.out + static_cast<size_t>(m) * tile.out_stride;

@@ -89,7 +89,7 @@ void load_integer_query(const AttentionTile& tile, int m, const float* row, std:
   const float largest = _mm512_reduce_max_ps(top);
   const bool some = largest > kIntegerFloor && largest < 1e30f;
   const __m512 inverse = _mm512_set1_ps(some ? kIntegerTop / largest : 0.0f);
-  tile.scratch.row_scales[m] = some ? tile.scale * (largest / kIntegerTop) : 0.0f;
+  tile.scratch.row_scales[m] = some ? score_unit(tile) * (largest / kIntegerTop) : 1.0f;
   for (int g = 0; g < f.groups; ++g) {
     __m512i sum = _mm512_setzero_si512();
     for (int i = g * f.group; i < (g + 1) * f.group; i += 16)
@@ -132,6 +132,11 @@ void quantize_weights(const AttentionTile& tile, const SeenBlocks& seen, const f
   tile.scratch.bias[m] = sum_of(lanes);
 }
 
+// acc += sums of four products of unsigned and signed bytes. In assembly because GCC 12 copies the sums of
+// the intrinsic to and fro.
+HWY_INLINE void add_products(__m512i& acc, __m512i codes, __m512i integers) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(integers));
+}
 HWY_INLINE __m512i broadcast(const std::byte* p) {
   return _mm512_set1_epi32(static_cast<int>(load_u32(p)));
 }
@@ -151,8 +156,8 @@ struct IntegerSums {
       const std::byte* at = left + static_cast<size_t>(m) * stride;
       const __m512i high = broadcast(at), rest = broadcast(at + low);
       _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) {
-        upper[m][n] = _mm512_dpbusd_epi32(upper[m][n], b[n], high);
-        lower[m][n] = _mm512_dpbusd_epi32(lower[m][n], b[n], rest);
+        add_products(upper[m][n], b[n], high);
+        add_products(lower[m][n], b[n], rest);
       }
     }
   }

@@ -71,7 +71,12 @@ HWY_INLINE V16 div(const V16& a, const V16& b) {
 // a > b ? a : b, so a NaN in `a` gives b.
 HWY_INLINE V16 max(const V16& a, const V16& b) {
   V16 r;
+#if defined(__x86_64__)
+  FOR_PARTS r.part[i] =
+      hn::Max(a.part[i], b.part[i]);  // maxps: the second operand unless the first is greater
+#else
   FOR_PARTS r.part[i] = hn::IfThenElse(hn::Gt(a.part[i], b.part[i]), a.part[i], b.part[i]);
+#endif
   return r;
 }
 // x where keep != 0, else other: NaN in a dropped lane is dropped.
@@ -102,35 +107,48 @@ HWY_INLINE V16 round_bf16(const V16& x) {
   return r;
 }
 
-// e^x for x <= 0; 0 below -87. e^0 is exactly 1. Taylor to r^7 for |r| <= ln(2)/2: the rest is below 6e-9.
-HWY_INLINE V16 exp_negative(const V16& x) {
+constexpr float kLog2E = 0x1.715476p+0f;
+
+// 2^x for x <= 0 (or barely above); 0 below -126 and for NaN. 2^0 is exactly 1. x = n + r with whole n, |r|
+// <= 1/2; 2^r by a minimax polynomial (Lawson's iteration) of relative error 2e-9.
+HWY_INLINE V16 exp2_negative(const V16& x) {
   const D d;
-  const DI di;
   V16 out;
   FOR_PARTS {
-    const V v = hn::Max(x.part[i], hn::Set(d, -88.0f));
-    const V n = hn::Round(hn::Mul(v, hn::Set(d, 0x1.715476p+0f)));
-    V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), v);  // ln 2 in two parts, n times the first is exact
-    r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-    V y = hn::Set(d, 1.0f / 5040.0f);
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 720.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 120.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 24.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f / 6.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 0.5f));
+    const V v = x.part[i];
+#if defined(__AVX512F__)
+    const V n = hn::Round(v);
+#else
+    const V n = hn::Round(hn::Max(v, hn::Set(d, -126.0f)));
+#endif
+    const V r = hn::Sub(v, n);
+    V y = hn::Set(d, 0x1.41fbbcp-13f);
+    y = hn::MulAdd(y, r, hn::Set(d, 0x1.5f3e54p-10f));
+    y = hn::MulAdd(y, r, hn::Set(d, 0x1.3b2d4cp-7f));
+    y = hn::MulAdd(y, r, hn::Set(d, 0x1.c6aee8p-5f));
+    y = hn::MulAdd(y, r, hn::Set(d, 0x1.ebfbdcp-3f));
+    y = hn::MulAdd(y, r, hn::Set(d, 0x1.62e430p-1f));
     y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
-    y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
-    const auto power = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-    const V scaled = hn::Mul(y, hn::BitCast(d, power));
-    out.part[i] = hn::IfThenElse(hn::Ge(x.part[i], hn::Set(d, -87.0f)), scaled, hn::Zero(d));
+    const auto normal = hn::Ge(v, hn::Set(d, -126.0f));
+#if defined(__AVX512F__)
+    out.part[i].raw = _mm512_maskz_scalef_ps(normal.raw, y.raw, n.raw);
+#else
+    const DI di;
+    const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+    out.part[i] = hn::IfThenElseZero(normal, hn::Mul(y, power));
+#endif
   }
   return out;
 }
 
-HWY_INLINE float exp_negative(float x) {
-  float lanes[16];
-  store(exp_negative(set(x)), lanes);
-  return lanes[0];
+HWY_INLINE float exp2_negative(float x) {
+  return hn::GetLane(exp2_negative(set(x)).part[0]);
+}
+
+// 0 <= x <= 1 with 8 significant bits, as bf16 has (Dekker's splitting by 2^16 + 1).
+HWY_INLINE V16 round_weight(const V16& x) {
+  const V16 t = mul(x, set(65537.0f));
+  return sub(t, sub(t, x));
 }
 
 // c tanh(s / c), through e^(-2|s/c|).
@@ -138,8 +156,8 @@ HWY_INLINE V16 soft_cap(const V16& s, float cap) {
   const D d;
   const V16 x = div(s, set(cap));
   V16 doubled;
-  FOR_PARTS doubled.part[i] = hn::Mul(hn::Abs(x.part[i]), hn::Set(d, -2.0f));
-  const V16 e = exp_negative(doubled);
+  FOR_PARTS doubled.part[i] = hn::Mul(hn::Abs(x.part[i]), hn::Set(d, -2.0f * kLog2E));
+  const V16 e = exp2_negative(doubled);
   V16 out;
   FOR_PARTS {
     const V t = hn::Div(hn::Sub(hn::Set(d, 1.0f), e.part[i]), hn::Add(hn::Set(d, 1.0f), e.part[i]));
@@ -148,18 +166,30 @@ HWY_INLINE V16 soft_cap(const V16& s, float cap) {
   return out;
 }
 
-// Sum and maximum over the lanes in a fixed tree.
+// Sum and maximum over the lanes in a fixed tree: halves of 8, 4, 2, 1 lanes apart.
 HWY_INLINE float sum_of(const V16& v) {
+#if defined(__AVX512F__)
+  const __m512 x = v.part[0].raw;
+  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+#else
   float x[16];
   store(v, x);
   for (int width = 8; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) x[i] += x[i + width];
   return x[0];
+#endif
 }
 HWY_INLINE float max_of(const V16& v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(v.part[0].raw);
+#else
   float x[16];
   store(v, x);
   float best = x[0];
   for (int i = 1; i < 16; ++i) best = x[i] > best ? x[i] : best;
   return best;
+#endif
 }

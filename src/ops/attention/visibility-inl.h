@@ -12,10 +12,6 @@ bool sees(const Visibility& v, int sinks, int32_t key) {
   const int32_t age = v.end - 1 - key;
   return age >= 64 || ((v.draft >> age) & 1u) != 0;
 }
-bool may_see(const Visibility& v, int sinks, int32_t first, int32_t count) {
-  return first < v.end && (first + count > v.begin || first < sinks);
-}
-
 struct SeenBlock {
   int block;
   bool whole;  // every row sees every key
@@ -26,15 +22,25 @@ struct SeenBlocks {
 };
 SeenBlocks seen_blocks(const AttentionTile& tile, const KeySegment& segment) {
   SeenBlocks out;
+  int32_t first_begin = INT32_MAX, last_begin = 0, first_end = INT32_MAX, last_end = 0;
+  for (int t = 0; t < tile.tokens; ++t) {
+    const Visibility& visible = tile.visible[t];
+    first_begin = visible.begin < first_begin ? visible.begin : first_begin;
+    last_begin = visible.begin > last_begin ? visible.begin : last_begin;
+    last_end = visible.end > last_end ? visible.end : last_end;
+    const int32_t end = visible.draft == ~uint64_t{0} ? visible.end : visible.end - 64;
+    first_end = end < first_end ? end : first_end;
+  }
   for (int b = 0; b < kSegmentBlocks; ++b) {
-    if (segment.keys[b] == nullptr) continue;
     const int32_t first = segment.first_key + b * kBlockTokens;
-    bool any = false, all = true;
-    for (int t = 0; t < tile.tokens; ++t) {
-      any = any || may_see(tile.visible[t], tile.sinks, first, kBlockTokens);
-      all = all && sees_all(tile.visible[t], first, kBlockTokens);
-    }
-    if (any) out.at[out.count++] = {b, all};
+    const bool any = first < last_end && (first + kBlockTokens > first_begin || first < tile.sinks);
+    if (any && segment.keys[b] != nullptr)
+      out.at[out.count++] = {b, first >= last_begin && first + kBlockTokens <= first_end};
   }
   return out;
+}
+
+// From a product to a score: in units of log2 unless a cap comes first.
+float score_unit(const AttentionTile& tile) {
+  return tile.softcap != 0.0f ? tile.scale : tile.scale * kLog2E;
 }
