@@ -48,15 +48,22 @@ std::string nearest(const std::string& unknown, const std::vector<std::string>& 
   return best;
 }
 
+// Option groups are nameless subcommands, and hold options of their own.
+void collect_option_names(const CLI::App& app, std::vector<std::string>& names) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  for (const CLI::App* group : app.get_subcommands([](const CLI::App* a) { return a->get_name().empty(); }))
+    collect_option_names(*group, names);
+}
+
 }  // namespace
 
 std::string nearest_option(const CLI::App& app, const std::string& unknown) {
   std::string bare = unknown.substr(0, unknown.find('='));
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-  }
+  collect_option_names(app, names);
   return nearest(bare, names);
 }
 

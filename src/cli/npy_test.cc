@@ -52,5 +52,24 @@ TEST(Npy, AnUnfinishedFileIsRemoved) {
   fs::remove_all(folder);
 }
 
+TEST(Npy, ADeviceTakesTheStreamItself) {
+  const std::vector<float> values(100000, 1.0f);
+  {
+    NpyWriter writer("/dev/null", 1, 100000);
+    writer.write(values);
+    writer.finish();
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));  // nothing was renamed onto it
+  if (!fs::exists("/dev/full")) return;
+  NpyWriter full("/dev/full", 1, 100000);
+  EXPECT_THROW(
+      {
+        full.write(values);
+        full.finish();
+      },
+      Error);
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
 }  // namespace
 }  // namespace kvasir::cli
