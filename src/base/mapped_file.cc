@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapping_faults.h"
 
 namespace kvasir {
 namespace {
@@ -60,25 +61,30 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
                   std::strerror(errno));
     file.data_ = static_cast<const std::byte*>(address);
     file.size_ = size;
+    file.fault_slot_ = register_mapping(file.data_, size, file.path_);
   }
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+    unmap();
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
+    fault_slot_ = std::exchange(other.fault_slot_, -1);
     path_ = std::move(other.path_);
   }
   return *this;
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+MappedFile::~MappedFile() { unmap(); }
+
+void MappedFile::unmap() {
+  if (data_ == nullptr) return;
+  forget_mapping(fault_slot_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 namespace {

@@ -28,8 +28,11 @@ class MappedFile {
   void done(size_t offset, size_t length) const;
 
  private:
+  void unmap();
+
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int fault_slot_ = -1;  // mapping_faults.h
   std::string path_;
 };
 

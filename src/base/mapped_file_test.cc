@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/mapping_faults.h"
 
 namespace kvasir {
 namespace {
@@ -82,6 +83,23 @@ TEST_F(MappedFileTest, AtomicWriteReplacesAndLeavesNothing) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(folder_)) files += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(files, 1);
+}
+
+using MappedFileDeathTest = MappedFileTest;
+
+TEST_F(MappedFileDeathTest, ATruncatedMappingIsReportedByName) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const fs::path path = write("shrinks", std::string(1 << 20, 'x'));
+  EXPECT_EXIT(
+      {
+        install_mapping_fault_handler();
+        MappedFile first = MappedFile::open(path);
+        const MappedFile file = std::move(first);  // the registration moves along
+        fs::resize_file(path, 100);
+        volatile auto byte = file.bytes()[(1 << 20) - 1];
+        (void)byte;
+      },
+      testing::ExitedWithCode(1), "shrinks: truncated while mapped");
 }
 
 }  // namespace

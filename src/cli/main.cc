@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/mapping_faults.h"
 #include "cli/command.h"
 #include "cli/version.h"
 
@@ -114,6 +115,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace kvasir;
+  install_mapping_fault_handler();
   try {
     return cli::run(argc, argv);
   } catch (const Error& error) {

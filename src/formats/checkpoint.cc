@@ -51,6 +51,17 @@ fs::path gguf_in_folder(const fs::path& folder) {
               std::move(list));
 }
 
+// GGUF repositories often carry the config.json of the model that they were made from.
+bool holds_only_gguf_weights(const fs::path& folder) {
+  bool gguf = false;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".safetensors") || name == "model.safetensors.index.json") return false;
+    gguf = gguf || name.ends_with(".gguf");
+  }
+  return gguf;
+}
+
 std::optional<fs::path> if_file(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored) ? std::optional(path) : std::nullopt;
@@ -149,10 +160,13 @@ Checkpoint Checkpoint::open(const fs::path& path, const CheckpointOptions& optio
                 printable(path.string()));
   fs::path gguf_path;
   if (fs::is_directory(status)) {
-    if (fs::exists(path / "config.json")) {
+    if (fs::exists(path / "config.json") && !holds_only_gguf_weights(path)) {
       checkpoint.open_folder();
       return checkpoint;
     }
+    if (fs::is_symlink(path / "config.json") && !fs::exists(path / "config.json"))
+      throw_error(ErrorCode::not_found, "{}: snapshot incomplete: missing config.json (incomplete download?)",
+                  printable(path.string()));
     gguf_path = gguf_in_folder(path);
   } else if (path.extension() == ".gguf" || begins_with_gguf(path)) {
     gguf_path = path;

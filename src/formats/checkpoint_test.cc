@@ -335,6 +335,9 @@ TEST_F(CheckpointTest, GgufFileFolderAndNvfp4Scales) {
   checkpoint.visit_stored_bytes(experts, [&](std::span<const std::byte> bytes) { visited += bytes.size(); });
   EXPECT_EQ(visited, blocks.size() + 12);
 
+  write("config.json", R"({"model_type":"llama"})");  // as GGUF repositories have it
+  EXPECT_EQ(Checkpoint::open(folder_).kind(), CheckpointKind::gguf);
+
   std::filesystem::copy_file(folder_ / "m.gguf", folder_ / "n.gguf");
   try {
     Checkpoint::open(folder_);
@@ -342,6 +345,17 @@ TEST_F(CheckpointTest, GgufFileFolderAndNvfp4Scales) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("2 GGUF models in this folder: name one of them"));
     EXPECT_EQ(error.details(), "m.gguf\nn.gguf");
+  }
+}
+
+TEST_F(CheckpointTest, IncompleteSnapshot) {
+  std::filesystem::create_symlink("../../blobs/missing", folder_ / "config.json");
+  try {
+    Checkpoint::open(folder_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_THAT(error.what(), HasSubstr("snapshot incomplete: missing config.json"));
   }
 }
 

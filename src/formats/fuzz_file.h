@@ -1,4 +1,4 @@
-// Fuzz targets only: the input as a file, since readers map files.
+// Fuzz targets and mutation tests only: the input as a file, since readers map files.
 #pragma once
 
 #include <sys/mman.h>
@@ -35,6 +35,7 @@ class FuzzFile {
     static volatile T sink;
     sink = a;
     sink = b;
+    (void)sink;
   }
 
  private:
