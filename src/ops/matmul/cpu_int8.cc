@@ -11,7 +11,8 @@ namespace {
 
 #include "ops/matmul/tiles.h"
 
-using Tile = void (*)(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc, int acc_rows);
+using Tile = void (*)(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc, int acc_rows,
+                      Ahead& ahead);
 
 // Sums in flight are rows * panels; with them, as many dot products must fit the registers.
 #if defined(__AVX512F__)
@@ -99,13 +100,20 @@ void matmul_int8(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
       for (int first = 0; first < panels; first += kPanels) {
         for (int64_t col = 0; col < weight.cols; col += kChunkCols) {
           const int cols = static_cast<int>(smaller(kChunkCols, weight.cols - col));
+          Ahead ahead = {};
           for (int p = 0; p < kPanels; ++p) {
             // A last panel without a partner is its own: the second sums are never looked at.
             const int64_t index = first + p < panels ? panel + first + p : panel + first;
             const uint8_t* data = weight.data + static_cast<size_t>(index) * weight.panel_stride +
                                   static_cast<size_t>(col / kChunkCols) * weight.chunk_stride;
-            if (row == row_begin) request_chunk(data, weight.chunk_stride);
+            ahead.at[p] = data;
             unpack_chunk(weight, data, cols, make_signed, chunks[p]);
+          }
+          if (row == row_begin) {
+            if (kPanels == 1) ahead.at[1] = ahead.at[0];
+            ahead.end = ahead.at[0] + weight.chunk_stride;
+            const int tiles_to_come = (rows + tiles.most_rows - 1) / tiles.most_rows;
+            ahead.lines = static_cast<int>(weight.chunk_stride / 64) / (8 * tiles_to_come) + 1;
           }
           const uint8_t* x = call.input + call.input_stride * static_cast<size_t>(row);
           const auto block = static_cast<size_t>(col / kBlockCols);
@@ -118,7 +126,7 @@ void matmul_int8(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
                               : step == 4             ? tiles.four
                               : step == 2             ? tiles.two
                                                       : tiles.one;
-            tile(chunks, cols / kBlockCols, input, offset, acc[first][r], kRowBlock);
+            tile(chunks, cols / kBlockCols, input, offset, acc[first][r], kRowBlock, ahead);
             input.advance(step);
             r += step;
           }

@@ -26,7 +26,7 @@ namespace KVASIR_ISA_NAMESPACE {
 // chunk, stay in the first-level cache.
 inline constexpr int kRowBlock = 72;
 // Up to this many rows codes go straight from the packed panel to the dot products.
-inline constexpr int kFewRows = 16;
+inline constexpr int kFewRows = 8;
 // Packed bytes that are read once are requested ahead of the block at work: far ahead into the second-level
 // cache (memory's latency times a core's share of its bandwidth, and some), again shortly before into the
 // first. Both together read at the speed of a bare load loop; one of them alone at 80 to 87% of it.

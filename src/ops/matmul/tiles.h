@@ -75,6 +75,24 @@ KVASIR_INLINE Floats add_block(Floats acc, Ints dot0, Ints dot1, Floats scale0, 
   }
 }
 
+// Packed lines that are requested while a chunk is multiplied: `lines` of each of two panels a block, so that
+// they do not come in bursts.
+struct Ahead {
+  const uint8_t* at[2];
+  const uint8_t* end;  // of at[0]
+  int lines;
+
+  KVASIR_INLINE void request_some() {
+    if (at[0] >= end) return;
+    for (int i = 0; i < lines; ++i) {
+      request(at[0] + 64 * i);
+      request(at[1] + 64 * i);
+    }
+    at[0] += 64 * lines;
+    at[1] += 64 * lines;
+  }
+};
+
 template <int R, int P, class Start>
 KVASIR_INLINE void start_sums(Ints (&dot)[P][R], const Start& start) {
   for (int r = 0; r < R; ++r) {
@@ -100,8 +118,8 @@ KVASIR_INLINE void add_quads(Ints (&dot)[P][R], const CodeChunk* w, int quad, co
 // Unpacked chunks of P panels. kSub: columns under one weight scale, 16 or 32. `offset` is subtracted from
 // every code. acc: [P][acc_rows][16].
 template <int R, int P, int kSub, bool kMinima, bool kWide>
-static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc,
-                      int acc_rows) {
+static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc, int acc_rows,
+                      Ahead& ahead) {
   constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
   RowFacts<R, kSub, kMinima, kOffset> facts;
   facts.gather(x, offset);
@@ -111,6 +129,7 @@ static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offs
   const uint8_t* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
   for (int b = 0; b < blocks; ++b) {
+    ahead.request_some();
     Ints dot[P][R];
     if constexpr (kSub == 32) {
       start_sums<R, P>(dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][b]) : set1(0); });
