@@ -62,8 +62,9 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<MergeText>& m
   }
   if (options_.unknown_token) unknown_ = vocabulary.find(*options_.unknown_token);
 
-  // A character that vanishes would let its neighbours meet across a cut: with cuts, every character must give a symbol.
-  // Byte tokens could join a cut on either side; merges of theirs (none are known) rule cuts out.
+  // A character that vanishes would let its neighbours meet across a cut: with cuts, every character must
+  // give a symbol. Byte tokens could join a cut on either side; merges of theirs (none are known) rule cuts
+  // out.
   const bool may_cut = !options_.byte_level && !options_.ignore_merges && !options_.lenient_merges &&
                        options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty() &&
                        vocabulary.find(kSpaceMark) >= 0 &&

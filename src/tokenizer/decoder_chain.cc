@@ -21,7 +21,12 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   text = out.append(text, done);
 }
 
-// English punctuation drawn to the word before it.
+void rewrite_each(const DecodeStep& step, std::vector<std::string>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) step.rewrite(tokens[i], i == 0);
+}
+
+}  // namespace
+
 void clean_up(std::string& text) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kRules = {
       {{" .", "."},
@@ -37,12 +42,6 @@ void clean_up(std::string& text) {
        {" 're", "'re"}}};
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
-
-void rewrite_each(const DecodeStep& step, std::vector<std::string>& tokens) {
-  for (size_t i = 0; i < tokens.size(); ++i) step.rewrite(tokens[i], i == 0);
-}
-
-}  // namespace
 
 bool DecodeStep::rewrite(std::string&, bool) const {
   return false;

@@ -12,6 +12,10 @@
 
 namespace kvasir::tokenizer {
 
+// English punctuation and contractions drawn to the word before them ("do not" becomes "don't"), as WordPiece
+// decoders do.
+void clean_up(std::string& text);
+
 class DecodeStep {
  public:
   virtual ~DecodeStep() = default;

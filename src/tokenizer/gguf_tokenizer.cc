@@ -10,11 +10,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "tokenizer/bpe.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/gguf_encoders.h"
+#include "tokenizer/gguf_pre_kinds.h"
 #include "tokenizer/parts.h"
-#include "tokenizer/scanner.h"
-#include "tokenizer/spm.h"
 #include "tokenizer/utf8.h"
 
 namespace kvasir::tokenizer {
@@ -24,57 +22,6 @@ using Parts = TokenizerBuilder::Parts;
 
 constexpr size_t kMostTokens = 4'194'304;
 constexpr size_t kLongestToken = 65'536;
-
-// What a value of tokenizer.ggml.pre means.
-struct PreKind {
-  std::vector<Scan> steps;
-  bool ignore_merges = false, add_bos = false, add_separator = false, default_bos = true;
-};
-
-std::optional<PreKind> pre_kind(std::string_view name) {
-  const auto any = [&](std::initializer_list<std::string_view> names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  if (any({"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
-           "jina-v5-nano"})) {
-    return PreKind{{Scan::llama3}, true, true};
-  }
-  if (any({"dbrx", "smaug-bpe"})) return PreKind{{Scan::llama3}};
-  if (any({"chatglm-bpe"})) return PreKind{{Scan::llama3}, false, false, false, false};
-  if (any({"glm4", "glm5"})) return PreKind{{Scan::llama3}, true};
-  if (any({"minicpm5"})) return PreKind{{Scan::digit_triples, Scan::llama3_any_digits}, true};
-  if (any({"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2", "kormo",
-           "f2llmv2"})) {
-    return PreKind{{Scan::qwen2}};
-  }
-  if (any({"qwen35"})) return PreKind{{Scan::qwen35}};
-  if (any({"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4", "gigachat", "mellum", "a.x-4.0",
-           "modern-bert", "granite-docling", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de"})) {
-    return PreKind{{Scan::gpt2}};
-  }
-  if (any({"jina-v1-en", "jina-v2-code", "roberta-bpe"})) return PreKind{{Scan::gpt2}, false, false, true};
-  if (any({"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"})) return PreKind{{Scan::gpt4o}};
-  if (any({"tekken"})) return PreKind{{Scan::tekken}, true, true};
-  if (any({"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"})) {
-    return PreKind{{Scan::digit_triples, Scan::cjk_runs, Scan::deepseek_v3_words}};
-  }
-  if (any({"deepseek-llm"})) {
-    return PreKind{{Scan::newlines, Scan::deepseek_llm_letters, Scan::deepseek_llm_punctuation,
-                    Scan::trailing_space, Scan::wide_cjk_runs, Scan::digit_runs}};
-  }
-  if (any({"deepseek-coder"})) {
-    return PreKind{{Scan::newlines, Scan::letters_after_space, Scan::punctuation_after_space,
-                    Scan::wide_cjk_runs, Scan::digits}};
-  }
-  if (any({"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"})) {
-    return PreKind{{Scan::numeric, Scan::gpt2}};
-  }
-  if (any({"falcon"})) return PreKind{{Scan::falcon_punctuation, Scan::gpt2, Scan::ascii_digit_triples}};
-  if (any({"default"})) {
-    return PreKind{{Scan::default_punctuation, Scan::gpt2, Scan::digit_runs, Scan::ascii_digit_triples}};
-  }
-  return std::nullopt;
-}
 
 // Tokens that end a turn or a text wherever they appear in a vocabulary.
 constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
@@ -104,69 +51,6 @@ constexpr std::string_view kFimRepositoryTexts[] = {"<|fim_repo|>", "<|repo_name
                                                     "<reponame>"};
 constexpr std::string_view kFimSeparatorTexts[] = {"<|file_sep|>"};
 
-// Byte-level BPE: scans, then merges.
-class ScannedBpe final : public TextEncoder {
- public:
-  ScannedBpe(std::vector<Scan> steps, std::unique_ptr<BpeModel> model)
-      : steps_(std::move(steps)), model_(std::move(model)) {}
-
-  void encode(std::string_view text, const Place&, Workspace& workspace,
-              std::vector<int32_t>& ids) const override {
-    std::string repaired;
-    if (!is_valid_utf8(text)) {
-      repaired = replace_invalid_structural(text);
-      text = repaired;
-    }
-    std::vector<uint32_t>&ends = workspace.ends, &more = workspace.more_ends;
-    ends.clear();
-    scan(steps_[0], text, 0, ends);
-    for (size_t step = 1; step < steps_.size(); ++step) {
-      more.clear();
-      uint32_t begin = 0;
-      for (uint32_t end : ends) {
-        scan(steps_[step], text.substr(begin, end - begin), begin, more);
-        begin = end;
-      }
-      ends.swap(more);
-    }
-    uint32_t begin = 0;
-    for (uint32_t end : ends) {
-      model_->encode(text.substr(begin, end - begin), workspace, ids);
-      begin = end;
-    }
-  }
-  size_t memory_bytes() const override { return model_->memory_bytes(); }
-
- private:
-  std::vector<Scan> steps_;
-  std::unique_ptr<BpeModel> model_;
-};
-
-class SpmEncoder final : public TextEncoder {
- public:
-  SpmEncoder(std::unique_ptr<SpmModel> model, bool add_space_prefix)
-      : model_(std::move(model)), add_space_prefix_(add_space_prefix) {}
-
-  void encode(std::string_view text, const Place& place, Workspace& workspace,
-              std::vector<int32_t>& ids) const override {
-    std::string& marked = workspace.text;
-    marked.clear();
-    if (add_space_prefix_ && place.after_token) marked += "\xE2\x96\x81";
-    for (size_t i = 0; i < text.size();) {
-      const size_t space = std::min(text.find(' ', i), text.size());
-      marked.append(text, i, space - i);
-      if (space < text.size()) marked += "\xE2\x96\x81";
-      i = space + 1;
-    }
-    model_->encode(marked, workspace, ids);
-  }
-  size_t memory_bytes() const override { return model_->memory_bytes(); }
-
- private:
-  std::unique_ptr<SpmModel> model_;
-  bool add_space_prefix_;
-};
-
 std::string lower_ascii(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -178,18 +62,26 @@ class Loader {
   explicit Loader(const GgufTokenizerData& data) : data_(data), parts_(std::make_unique<Parts>()) {}
 
   Tokenizer load() {
-    check();
-    if (data_.model == "gpt2") {
-      load_gpt2();
-    } else if (data_.model == "llama") {
-      load_llama();
-    } else {
-      throw_error(ErrorCode::unsupported,
-                  "GGUF tokenizer model {} is not supported: gpt2, llama, bert, t5 and gemma4 are (or "
-                  "convert the model "
-                  "with a tokenizer.huggingface.json entry)",
-                  printable(data_.model));
+    if (!data_.huggingface_json.empty() && load_huggingface())
+      return TokenizerBuilder::finish(std::move(parts_));
+    const std::string_view kind = data_.model;
+    if (kind == "none" || kind == "no_vocab" || kind.empty()) {
+      throw_error(ErrorCode::unsupported, "the GGUF file has no tokenizer (tokenizer.ggml.model is {})",
+                  kind.empty() ? "missing" : printable(kind));
     }
+    const bool known =
+        kind == "gpt2" || kind == "llama" || kind == "bert" || kind == "t5" || kind == "gemma4";
+    if (!known) {
+      throw_error(ErrorCode::unsupported,
+                  "unknown tokenizer: '{}': gpt2, llama, bert, t5 and gemma4 are supported", printable(kind));
+    }
+    check();
+    load_tokens();
+    if (kind == "gpt2") load_gpt2();
+    if (kind == "llama") load_llama();
+    if (kind == "bert") load_bert();
+    if (kind == "t5") load_t5();
+    if (kind == "gemma4") load_gemma4();
     end_of_generation();
     return TokenizerBuilder::finish(std::move(parts_));
   }
@@ -256,9 +148,9 @@ class Loader {
 
   std::optional<int32_t> id(std::optional<int64_t> value, std::string_view key) {
     if (!value) return std::nullopt;
-    if (*value < 0 || static_cast<uint64_t>(*value) >= data_.tokens.size()) {
+    if (*value < 0 || *value >= parts_->size) {
       warn("GGUF tokenizer: tokenizer.ggml.{} = {} is no id of {} tokens; ignored", key, *value,
-           data_.tokens.size());
+           parts_->size);
       return std::nullopt;
     }
     return static_cast<int32_t>(*value);
@@ -271,15 +163,22 @@ class Loader {
 
   // Control, user-defined and unknown tokens are looked for in the text. `spaces`: user-defined ones are
   // written there with spaces where the vocabulary may have U+2581.
-  void make_matcher(bool spaces) {
+  void make_matcher(bool spaces, bool user_defined = true) {
     Parts& p = *parts_;
+    // Some files type the tokens that end a turn as normal. In that spelling nothing else can be meant.
+    for (std::string_view text : kEndTexts) {
+      const int32_t token_id = p.vocabulary.find(text);
+      if (token_id < 0 || !text.starts_with("<|") || !text.ends_with("|>")) continue;
+      TokenKind& kind = p.kinds[static_cast<size_t>(token_id)];
+      if (kind == TokenKind::normal || kind == TokenKind::undefined) kind = TokenKind::control;
+    }
     std::vector<AddedToken> added;
     for (size_t i = 0; i < p.kinds.size(); ++i) {
       const TokenKind kind = p.kinds[i];
       const auto token_id = static_cast<int32_t>(i);
       p.special[i] = kind == TokenKind::control || kind == TokenKind::unknown;
       p.hidden[i] = kind == TokenKind::unused;
-      if (!p.special[i] && kind != TokenKind::user_defined) continue;
+      if (!p.special[i] && (kind != TokenKind::user_defined || !user_defined)) continue;
       AddedToken token;
       token.content = p.vocabulary.text(token_id);
       token.id = token_id;
@@ -314,25 +213,10 @@ class Loader {
     p.one_bos = true;
   }
 
-  void load_gpt2() {
-    Parts& p = *parts_;
-    if (data_.merges.empty())
-      throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: gpt2 needs tokenizer.ggml.merges");
-    if (!data_.pre) warn("GGUF tokenizer: no tokenizer.ggml.pre; the pre-tokenizer is \"default\"");
-    const std::optional<PreKind> kind = pre_kind(data_.pre.value_or("default"));
-    if (!kind) {
-      throw_error(ErrorCode::unsupported,
-                  "unknown pre-tokenizer type: {}: text cannot be split as this model expects it",
-                  printable(*data_.pre));
+  std::unique_ptr<BpeModel> make_bpe(BpeOptions options) {
+    if (data_.merges.empty()) {
+      throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: {} needs tokenizer.ggml.merges", data_.model);
     }
-    load_tokens();
-    if (kind->default_bos) p.bos = id_or(data_.bos, "bos_token_id", 11);
-    if (!kind->default_bos) p.bos = id(data_.bos, "bos_token_id");
-    p.eos = id_or(data_.eos, "eos_token_id", 11);
-    p.unknown = id(data_.unknown, "unknown_token_id");
-    p.pad = id(data_.padding, "padding_token_id");
-    make_matcher(false);
-
     std::vector<BpeModel::MergeText> merges;
     merges.reserve(data_.merges.size());
     for (size_t i = 0; i < data_.merges.size(); ++i) {
@@ -345,16 +229,42 @@ class Loader {
       }
       merges.push_back({m.substr(0, space), m.substr(space + 1)});
     }
+    options.first_merge_counts = true;
+    options.lenient_merges = true;
+    auto model = std::make_unique<BpeModel>(parts_->vocabulary, merges, std::move(options));
+    if (model->odd_merges() > 0)
+      warn("GGUF tokenizer: {} texts of merges are no tokens", model->odd_merges());
+    return model;
+  }
+
+  void need_scores() {
+    if (data_.scores.empty()) {
+      throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: {} needs tokenizer.ggml.scores", data_.model);
+    }
+    parts_->scores.assign(data_.scores.begin(),
+                          data_.scores.begin() + static_cast<ptrdiff_t>(data_.tokens.size()));
+  }
+
+  void load_gpt2() {
+    Parts& p = *parts_;
+    if (!data_.pre) warn("GGUF tokenizer: no tokenizer.ggml.pre; the pre-tokenizer is \"default\"");
+    const std::optional<PreKind> kind = pre_kind(data_.pre.value_or("default"));
+    if (!kind) {
+      throw_error(ErrorCode::unsupported,
+                  "unknown pre-tokenizer type: {}: text cannot be split as this model expects it",
+                  printable(*data_.pre));
+    }
+    if (kind->default_bos) p.bos = id_or(data_.bos, "bos_token_id", 11);
+    if (!kind->default_bos) p.bos = id(data_.bos, "bos_token_id");
+    p.eos = id_or(data_.eos, "eos_token_id", 11);
+    p.unknown = id(data_.unknown, "unknown_token_id");
+    p.pad = id(data_.padding, "padding_token_id");
+    make_matcher(false);
+
     BpeOptions options;
     options.byte_level = true;
     options.ignore_merges = kind->ignore_merges;
-    options.first_merge_counts = true;
-    options.lenient_merges = true;
-    auto model = std::make_unique<BpeModel>(p.vocabulary, merges, options);
-    if (model->odd_merges() > 0) {
-      warn("GGUF tokenizer: {} texts of merges are no tokens", model->odd_merges());
-    }
-    p.encoder = std::make_unique<ScannedBpe>(kind->steps, std::move(model));
+    p.encoder = std::make_unique<ScannedBpe>(kind->steps, make_bpe(options));
     p.decoder = std::make_unique<ByteLevelDecoder>(true);
     std::optional<int32_t> separator;
     if (data_.add_separator.value_or(kind->add_separator))
@@ -364,30 +274,142 @@ class Loader {
 
   void load_llama() {
     Parts& p = *parts_;
-    load_tokens();
-    const size_t n = data_.tokens.size();
-    p.scores.assign(n, 0.0f);
-    if (data_.scores.empty()) {
-      throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: llama needs tokenizer.ggml.scores");
-    }
-    std::copy_n(data_.scores.begin(), n, p.scores.begin());
+    need_scores();
     p.bos = id_or(data_.bos, "bos_token_id", 1);
     p.eos = id_or(data_.eos, "eos_token_id", 2);
     p.unknown = id_or(data_.unknown, "unknown_token_id", 0);
     p.pad = id(data_.padding, "padding_token_id");
     make_matcher(true);
     const bool prefix = data_.add_space_prefix.value_or(true);
+    p.prefix_space = prefix;
     p.encoder = std::make_unique<SpmEncoder>(
         std::make_unique<SpmModel>(p.vocabulary, p.scores, p.kinds, p.unknown.value_or(-1)), prefix);
     p.decoder = std::make_unique<SentencepieceDecoder>(prefix);
     make_frame(data_.add_bos.value_or(true), data_.add_eos.value_or(false), std::nullopt);
   }
 
+  void load_bert() {
+    Parts& p = *parts_;
+    p.bos = id_or(data_.cls ? data_.cls : data_.bos, "bos_token_id", 101);
+    p.eos = id(data_.eos, "eos_token_id");
+    p.unknown = id_or(data_.unknown, "unknown_token_id", 100);
+    p.pad = id_or(data_.padding, "padding_token_id", 0);
+    const std::optional<int32_t> separator = id_or(data_.separator, "seperator_token_id", 102);
+    make_matcher(false);
+    WordPieceModel::Options options;
+    if (!p.unknown) throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: bert needs an unknown token");
+    options.unknown_token = p.vocabulary.text(*p.unknown);
+    options.prefix.clear();
+    options.start = "\xE2\x96\x81";
+    const bool lowercase = data_.lowercase.value_or(true);
+    p.encoder = std::make_unique<BertEncoder>(std::make_unique<WordPieceModel>(p.vocabulary, options),
+                                              lowercase, data_.strip_accents.value_or(lowercase));
+    p.decoder = std::make_unique<MarkedWordDecoder>();
+    make_frame(true, false, separator);
+  }
+
+  void load_t5() {
+    Parts& p = *parts_;
+    need_scores();
+    p.bos = id(data_.bos, "bos_token_id");
+    p.eos = id_or(data_.eos, "eos_token_id", 1);
+    p.unknown = id_or(data_.unknown, "unknown_token_id", 2);
+    p.pad = id_or(data_.padding, "padding_token_id", 0);
+    if (!p.unknown) throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: t5 needs an unknown token");
+    make_matcher(true, false);
+
+    std::vector<UnigramModel::Token> tokens;
+    std::vector<Trie::Item> verbatim;
+    // Sentencepiece looks for the highest score from the smallest positive number on, so scores being
+    // negative it is that.
+    float lowest = std::numeric_limits<float>::max(), highest = std::numeric_limits<float>::min();
+    for (size_t i = 0; i < p.kinds.size(); ++i) {
+      if (p.kinds[i] != TokenKind::normal) continue;
+      lowest = std::min(lowest, p.scores[i]);
+      highest = std::max(highest, p.scores[i]);
+    }
+    for (size_t i = 0; i < p.kinds.size(); ++i) {
+      const TokenKind kind = p.kinds[i];
+      const auto token_id = static_cast<int32_t>(i);
+      const std::string_view text = p.vocabulary.text(token_id);
+      if (kind == TokenKind::user_defined) verbatim.push_back({text, token_id});
+      if (kind == TokenKind::normal || kind == TokenKind::user_defined || kind == TokenKind::unused) {
+        // Its score for user-defined tokens: practically -0.1, better than any way to spell them.
+        const double user_defined =
+            static_cast<float>(double{static_cast<float>(text.size()) * highest} - 0.1);
+        tokens.push_back(
+            {text, token_id, kind == TokenKind::user_defined ? user_defined : double{p.scores[i]}});
+      }
+    }
+    UnigramModel::Options options;
+    options.unknown = *p.unknown;
+    options.unknown_score = double{lowest - 10.0f};
+    options.look_up_unknown = false;
+    options.single_precision = true;
+    UnigramEncoder::Options how;
+    how.add_space_prefix = data_.add_space_prefix.value_or(false);
+    how.remove_extra_spaces = data_.remove_extra_whitespaces.value_or(false);
+    if (!data_.precompiled_charsmap.empty()) {
+      how.map.emplace(data_.precompiled_charsmap, "GGUF tokenizer: tokenizer.ggml.precompiled_charsmap");
+    }
+    how.verbatim = Trie(std::move(verbatim));
+    const bool strip = how.add_space_prefix || how.remove_extra_spaces;
+    p.encoder = std::make_unique<UnigramEncoder>(
+        std::make_unique<UnigramModel>(p.vocabulary, tokens, options), std::move(how));
+    p.decoder = std::make_unique<SentencepieceDecoder>(strip);
+    make_frame(data_.add_bos.value_or(false), data_.add_eos.value_or(true), std::nullopt);
+  }
+
+  void load_gemma4() {
+    Parts& p = *parts_;
+    p.bos = id(data_.bos, "bos_token_id");
+    p.eos = id(data_.eos, "eos_token_id");
+    p.unknown = id(data_.unknown, "unknown_token_id");
+    p.pad = id(data_.padding, "padding_token_id");
+    make_matcher(true);
+    BpeOptions options;
+    options.byte_fallback = true;
+    options.fuse_unknown = true;
+    if (p.unknown) options.unknown_token = p.vocabulary.text(*p.unknown);
+    p.encoder = std::make_unique<LineBpe>(p.vocabulary, make_bpe(options));
+    p.decoder = std::make_unique<SentencepieceDecoder>(false);
+    make_frame(true, data_.add_eos.value_or(false), std::nullopt);
+  }
+
+  // A whole tokenizer.json inside the file. Whether BOS is put in front, and which tokens have roles, is
+  // still the metadata's to say. False where the text is no tokenizer that can be loaded.
+  bool load_huggingface() {
+    TokenizerFiles files;
+    files.tokenizer_json = data_.huggingface_json;
+    files.name = "tokenizer.huggingface.json";
+    try {
+      parts_ = TokenizerBuilder::load_json(files);
+    } catch (const Error& e) {
+      if (data_.model.empty() || data_.tokens.empty()) throw;
+      warn("{}; the tokenizer.ggml entries are used instead", e.what());
+      return false;
+    }
+    const auto take = [&](std::optional<int64_t> value, std::optional<int32_t>& out) {
+      if (value && *value >= 0 && *value < parts_->size) out = static_cast<int32_t>(*value);
+    };
+    take(data_.bos, parts_->bos);
+    take(data_.eos, parts_->eos);
+    take(data_.padding, parts_->pad);
+    take(data_.unknown, parts_->unknown);
+    if (data_.add_bos || data_.add_eos)
+      make_frame(data_.add_bos.value_or(false), data_.add_eos.value_or(false), std::nullopt);
+    end_of_generation();
+    return true;
+  }
+
   // Tokens that end a generation: those the file names, and those whose text says so.
   void end_of_generation() {
     Parts& p = *parts_;
     std::vector<int32_t> named, by_text;
-    const auto find = [&](std::string_view text) { return p.vocabulary.find(text); };
+    const auto find = [&](std::string_view text) {
+      const int32_t token = p.added.find(text);
+      return token >= 0 ? token : p.vocabulary.find(text);
+    };
     const auto role = [&](std::optional<int64_t> value, std::string_view key, auto& texts) {
       std::optional<int32_t> token = id(value, key);
       if (token) {

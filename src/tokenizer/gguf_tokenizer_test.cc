@@ -78,7 +78,11 @@ TEST(GgufLlama, SpecialTokensInText) {
   const Tokenizer t = Tokenizer::from_gguf(small_llama());
   // A prefix space after each special token; two spaces are a user-defined token, found before anything else.
   EXPECT_THAT(t.encode("a</s>b", {.add_special = false}), ElementsAre(10, 2, 3, 5));
-  EXPECT_THAT(t.encode("a<x>b", {.add_special = false, .parse_special = false}), ElementsAre(10, 11, 3, 5));
+  EXPECT_THAT(t.encode("a<x>b", {.add_special = false, .parse_special = false}), ElementsAre(10, 11, 5));
+  EXPECT_THAT(t.encode("<x>b", {.add_special = false}), ElementsAre(3, 11, 5));
+  EXPECT_THAT(t.encode("</s> b", {.add_special = false}), ElementsAre(2, 3, 5));
+  // The space in front counts as text: with another one it is the user-defined token.
+  EXPECT_THAT(t.encode(" b", {.add_special = false}), ElementsAre(14, 5));
   EXPECT_THAT(t.encode("<s>a"), ElementsAre(1, 10));  // never two BOS
   EXPECT_THAT(t.encode("<s>", {.add_special = false, .parse_special = false}), ElementsAre(3, 0));
 }

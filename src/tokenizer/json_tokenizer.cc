@@ -222,11 +222,13 @@ class Loader {
     }
     if (count > kMostTokens)
       json.fail(ErrorCode::corrupt_file, fmt::format("{} tokens, the limit is {}", count, kMostTokens));
+    // Ids may have gaps, but tables by id must not outgrow the file.
+    const uint64_t id_limit = std::min<uint64_t>(kMostTokens, 4 * count + (1 << 20));
     parts_->vocabulary.reserve(count, bytes);
     for (const auto& [text, value] : object) {
       uint64_t id;
-      if (value.get(id) || id >= 2 * kMostTokens) {
-        json.member(value, text).wrong(fmt::format("a token id below {}", 2 * kMostTokens));
+      if (value.get(id) || id >= id_limit) {
+        json.member(value, text).wrong(fmt::format("a token id below {}", id_limit));
       }
       check_text(json, text);
       if (parts_->vocabulary.add(text, static_cast<int32_t>(id)) != Vocabulary::kNone) {

@@ -22,8 +22,8 @@ namespace kvasir::tokenizer {
 class TextEncoder {
  public:
   struct Place {
-    bool first;        // at the very start of the text
-    bool after_token;  // right after an added token (or at the start)
+    bool first;          // at the very start of the text
+    bool after_special;  // right after a special token
     bool parse_special;
   };
   virtual ~TextEncoder() = default;
@@ -52,6 +52,7 @@ struct Tokenizer::Parts {
   // add_special: ids around the text; id -1 stands for the text.
   std::vector<int32_t> frame{-1};
   bool one_bos = false;                   // a text that begins with BOS itself gets no second one
+  bool prefix_space = false;              // a text that begins with no special token gets a space in front
   bool drop_space_after_special = false;  // GGUF of Phi-3: white space after a special token vanishes ...
   std::vector<int32_t> keep_space_after;  // ... but after these
 

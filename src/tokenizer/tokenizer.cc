@@ -43,19 +43,28 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
                 std::numeric_limits<int32_t>::max());
   }
   const Parts& p = *parts_;
-  std::string repaired;
+  std::string repaired, prefixed;
   if (p.repair_text && !is_valid_utf8(text)) {
     repaired = replace_invalid(text);
     text = repaired;
   }
   std::vector<Fragment> fragments;
   p.matcher.split(text, options.parse_special, fragments);
+  if (p.prefix_space && !fragments.empty() &&
+      (fragments[0].id < 0 || !p.special[static_cast<size_t>(fragments[0].id)])) {
+    // In front of the text itself, because the space can be part of an added token (a run of spaces).
+    prefixed.append(1, ' ').append(text);
+    text = prefixed;
+    fragments.clear();
+    p.matcher.split(text, options.parse_special, fragments);
+  }
 
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
   std::unique_ptr<Workspace> workspace = parts_->borrow();
   const auto encode_text = [&] {
     int32_t previous = -1;
+    const auto after_special = [&] { return previous >= 0 && p.special[static_cast<size_t>(previous)]; };
     for (size_t i = 0; i < fragments.size(); ++i) {
       const Fragment& f = fragments[i];
       if (f.id >= 0) {
@@ -64,15 +73,15 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
         continue;
       }
       std::string_view part = text.substr(f.begin, f.end - f.begin);
-      if (p.drop_space_after_special && previous >= 0 && p.special[static_cast<size_t>(previous)] &&
+      if (p.drop_space_after_special && after_special() &&
           std::find(p.keep_space_after.begin(), p.keep_space_after.end(), previous) ==
               p.keep_space_after.end()) {
         while (!part.empty() && (part[0] == ' ' || (part[0] >= '\t' && part[0] <= '\r')))
           part.remove_prefix(1);
       }
-      if (!part.empty())
-        p.encoder->encode(part, {f.begin == 0, i == 0 || previous >= 0, options.parse_special}, *workspace,
-                          ids);
+      if (!part.empty()) {
+        p.encoder->encode(part, {f.begin == 0, after_special(), options.parse_special}, *workspace, ids);
+      }
       previous = -1;
     }
   };

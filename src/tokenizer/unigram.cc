@@ -57,6 +57,7 @@ void UnigramModel::encode(std::string_view piece, Workspace& workspace, std::vec
     const size_t character = std::min<size_t>(utf8_length(piece[i]), piece.size() - i);
     bool single = false;
     const auto offer = [&](size_t end, double score, int32_t id) {
+      if (options_.single_precision) score = double{static_cast<float>(score)};
       Workspace::BestPath& target = best[end];
       if (target.begin >= 0 && !(score > target.score)) return;
       target = {score, static_cast<int32_t>(i), id};

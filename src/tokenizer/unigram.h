@@ -24,6 +24,8 @@ class UnigramModel final : public Model {
     int32_t unknown = -1;  // -1: text that no token covers is an error
     double unknown_score = 0;
     bool byte_fallback = false;
+    // Sums of scores are rounded to binary32 as they grow, as sentencepiece keeps them; ties depend on it.
+    bool single_precision = false;
     // Unknown text that spells a token anyway (the Rust library looks fused text up once more).
     bool look_up_unknown = true;
   };

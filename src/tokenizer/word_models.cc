@@ -19,7 +19,7 @@ void WordPieceModel::encode(std::string_view piece, Workspace& workspace, std::v
   const size_t first = ids.size();
   bool unknown = count_characters(piece) > options_.most_characters;
   for (size_t begin = 0; !unknown && begin < piece.size();) {
-    const std::string& prefix = begin > 0 ? options_.prefix : std::string();
+    const std::string& prefix = begin > 0 ? options_.prefix : options_.start;
     // No token is longer than the longest one.
     size_t end = std::min(piece.size(), begin + vocabulary_.longest());
     while (end < piece.size() && (static_cast<unsigned char>(piece[end]) & 0xC0) == 0x80) --end;

@@ -18,6 +18,7 @@ class WordPieceModel final : public Model {
   struct Options {
     std::string unknown_token = "[UNK]";
     std::string prefix = "##";     // of tokens that continue a word
+    std::string start;             // of tokens that begin one
     size_t most_characters = 100;  // a longer word is unknown
   };
 
