@@ -193,7 +193,9 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
       throw_error(ErrorCode::unsupported, "{}: hidden_act is {}, but {} models use {}", where,
                   printable(given), m.model_type, ops::name(m.activation));
   }
-  if (m.tie == TieRule::from_checkpoint && f.flag("tie_word_embeddings", false)) m.tie = TieRule::always;
+  if (m.tie == TieRule::from_checkpoint && f.has("tie_word_embeddings"))
+    m.tie = f.flag("tie_word_embeddings", false) ? TieRule::always : TieRule::never;
+  if (m.tie == TieRule::always) m.drop.push_back(R"(^lm_head\.weight$)");
   finish_layers(f, traits, m);
   read_special_ids(raw, t, generation, m);
   return m;

@@ -69,6 +69,7 @@ struct WeightNames {
   std::string qkv = "self_attn.qkv_proj", q_norm = "self_attn.q_norm", k_norm = "self_attn.k_norm";
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj",
               gate_up = "mlp.gate_up_proj";
+  // Experts: one tensor each under `experts`.{e}, or fused there, or stacked; GGUF: ffn_gate_exps and so on.
   std::string router = "mlp.gate", experts = "mlp.experts", stacked_experts = "mlp.switch_mlp";
   std::string activation = "mlp.act_fn";  // xielu's scalars
 };

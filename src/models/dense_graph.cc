@@ -4,6 +4,7 @@
 #include "models/modules/attention.h"
 #include "models/modules/linear.h"
 #include "models/modules/mlp.h"
+#include "models/modules/moe.h"
 #include "models/modules/norm.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/gather_tokens/gather_tokens.h"
@@ -25,6 +26,11 @@ float round_to(Dtype dtype, double value) {
   return f;
 }
 
+ValueId feed_forward(GraphContext& context, int64_t layer, ValueId x, std::optional<ValueId> residual) {
+  if (context.config.layer[static_cast<size_t>(layer)].experts) return moe(context, layer, x, residual);
+  return mlp(context, layer, x, residual);
+}
+
 ValueId layer_forward(GraphContext& context, int64_t layer, ValueId x, const std::vector<ValueId>& ropes) {
   const ModelConfig& m = context.config;
   ProgramBuilder& b = *context.builder;
@@ -39,23 +45,23 @@ ValueId layer_forward(GraphContext& context, int64_t layer, ValueId x, const std
         const auto rho = static_cast<float>(*m.residual_multiplier);
         const ValueId h =
             ops::add(b, x, attention(context, layer, normed(x, 0), ropes, std::nullopt), isa, rho);
-        return ops::add(b, h, mlp(context, layer, normed(h, 1), std::nullopt), isa, rho);
+        return ops::add(b, h, feed_forward(context, layer, normed(h, 1), std::nullopt), isa, rho);
       }
       const ValueId h = attention(context, layer, normed(x, 0), ropes, x);
-      return mlp(context, layer, normed(h, 1), h);
+      return feed_forward(context, layer, normed(h, 1), h);
     }
     case Block::post: {
       const ValueId h = ops::add(b, x, normed(attention(context, layer, x, ropes, std::nullopt), 0), isa);
-      return ops::add(b, h, normed(mlp(context, layer, h, std::nullopt), 1), isa);
+      return ops::add(b, h, normed(feed_forward(context, layer, h, std::nullopt), 1), isa);
     }
     case Block::sandwich: {
       const ValueId h =
           ops::add(b, x, normed(attention(context, layer, normed(x, 0), ropes, std::nullopt), 1), isa);
-      return ops::add(b, h, normed(mlp(context, layer, normed(h, 2), std::nullopt), 3), isa);
+      return ops::add(b, h, normed(feed_forward(context, layer, normed(h, 2), std::nullopt), 3), isa);
     }
     case Block::parallel: {
       const ValueId y = normed(x, 0);
-      const ValueId both = mlp(context, layer, y, attention(context, layer, y, ropes, std::nullopt));
+      const ValueId both = feed_forward(context, layer, y, attention(context, layer, y, ropes, std::nullopt));
       return ops::add(b, both, x, isa);
     }
   }

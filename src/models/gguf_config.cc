@@ -136,16 +136,31 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   m.copy_count("expert_used_count", t, "num_experts_per_tok");
   m.copy_count("expert_feed_forward_length", t, "moe_intermediate_size");
 
+  // Which layers slide, when the converter lists them.
+  const std::string pattern_key = std::string(architecture.name) + ".attention.sliding_window_pattern";
+  const formats::GgufValue* pattern = file.find(pattern_key);
+  if (pattern != nullptr && pattern->is_array) {
+    const auto slides = file.find_bools(pattern_key);
+    json kinds = json::array();
+    for (const bool sliding : *slides) kinds.push_back(sliding ? "sliding_attention" : "full_attention");
+    t["layer_types"] = kinds;
+  } else if (pattern != nullptr) {
+    m.copy_count("attention.sliding_window_pattern", t, "sliding_window_pattern");
+  }
+
   const std::string_view type = architecture.model_type;
   if (type == "qwen3_moe") {
     t["norm_topk_prob"] = true;
   } else if (type == "gemma3_text") {
     m.copy_real("rope.freq_base_swa", t, "rope_local_base_freq");
-    m.copy_count("attention.sliding_window_pattern", t, "sliding_window_pattern");
     // The 27B model scales by its width per head, the others by their head_dim.
     t["query_pre_attn_scalar"] = layers == 62 ? hidden / t.value("num_attention_heads", uint64_t{1})
                                               : t.value("head_dim", uint64_t{256});
     if (layers == 62 && !t.contains("rope_scaling")) t["rope_scaling"] = nullptr;
+  } else if (type == "exaone4") {
+    if (pattern == nullptr && t.contains("sliding_window")) t["sliding_window_pattern"] = 4;
+  } else if (type == "olmo2") {
+    if (t.contains("sliding_window")) t["model_type"] = "olmo3";  // one architecture for both
   } else if (type == "gemma2") {
     // 27B (46 layers): 4608 / 32; the others their head_dim.
     t["query_pre_attn_scalar"] = layers == 46 ? hidden / t.value("num_attention_heads", uint64_t{1})
@@ -183,9 +198,21 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   return t;
 }
 
-// GGUF's names in the places of the publisher's.
-void rename_tensors(const GgufFile& file, ModelConfig& config) {
-  auto has = [&](const char* name) { return file.find_tensor(name) != nullptr; };
+}  // namespace
+
+std::span<const GgufArchitecture> gguf_architectures() {
+  return kArchitectures;
+}
+
+ModelConfig as_gguf(ModelConfig config, bool permuted_qk) {
+  config.gguf = true;
+  config.permuted_qk = permuted_qk;
+  // The converters of these families store 1 + gain.
+  if (config.norm == NormKind::rms_plus_one || config.norm == NormKind::layer_norm_plus_one)
+    config.gain_offset = 0;
+  // llama.cpp multiplies by the unrounded root; the publisher rounds it to the dtype of the embedding, which
+  // is no longer known.
+  config.embed_multiplier_rounded = false;
   WeightNames& n = config.names;
   n.embed = "token_embd";
   n.final_norm = "output_norm";
@@ -209,27 +236,12 @@ void rename_tensors(const GgufFile& file, ModelConfig& config) {
   n.down = "ffn_down";
   n.gate_up = "ffn_up";
   n.router = "ffn_gate_inp";
-  n.experts = "ffn_{}_exps";
-  config.fused_qkv = has("blk.0.attn_qkv.weight") ? FusedQkv::concat : FusedQkv::none;
-  config.fused_mlp = config.gated && !has("blk.0.ffn_gate.weight") && !has("blk.0.ffn_gate_inp.weight") &&
-                             has("blk.0.ffn_up.weight")
-                         ? FusedMlp::gate_up
-                         : FusedMlp::none;
-  config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
-  config.o_bias = has("blk.0.attn_output.bias");
-  config.mlp_bias = has("blk.0.ffn_up.bias");
-  config.head_bias = has("output.bias");
+  n.experts = "ffn";
+  if (config.fused_qkv == FusedQkv::grouped) config.fused_qkv = FusedQkv::none;  // split by the converter
   if (config.qk_norm == QkNorm::head_layer_norm_list)
     config.qk_norm = QkNorm::head_layer_norm;  // stacked by the converter
-  if (config.tie == TieRule::always && has("output.weight")) config.tie = TieRule::never;
-  config.drop = {R"(^rope_(freqs|factors_long|factors_short)\.weight$)", R"(\.attn_rot_embd(\.weight)?$)",
-                 R"(^rope_freqs$)"};
-}
-
-}  // namespace
-
-std::span<const GgufArchitecture> gguf_architectures() {
-  return kArchitectures;
+  config.drop = {R"(^rope_(freqs|factors_long|factors_short)\.weight$)", R"(\.attn_rot_embd(\.weight)?$)"};
+  return config;
 }
 
 ModelConfig parse_gguf_config(const GgufFile& file) {
@@ -239,16 +251,19 @@ ModelConfig parse_gguf_config(const GgufFile& file) {
   if (found == kArchitectures.end()) unsupported_architecture(file.path(), architecture);
 
   const json t = to_config(file, *found);
-  ModelConfig config = parse_config(t, nullptr, file.path());
-  config.gguf = true;
-  config.permuted_qk = found->permuted_qk;
-  // The converters of these families store 1 + gain.
-  if (config.norm == NormKind::rms_plus_one || config.norm == NormKind::layer_norm_plus_one)
-    config.gain_offset = 0;
-  // llama.cpp multiplies by the unrounded root; the publisher rounds it to the dtype of the embedding, which
-  // is no longer known.
-  config.embed_multiplier_rounded = false;
-  rename_tensors(file, config);
+  ModelConfig config = as_gguf(parse_config(t, nullptr, file.path()), found->permuted_qk);
+  // What metadata does not say, the presence of tensors does.
+  auto has = [&](const char* tensor) { return file.find_tensor(tensor) != nullptr; };
+  config.fused_qkv = has("blk.0.attn_qkv.weight") ? FusedQkv::concat : FusedQkv::none;
+  config.fused_mlp = config.gated && !has("blk.0.ffn_gate.weight") && !has("blk.0.ffn_gate_inp.weight")
+                         ? FusedMlp::gate_up
+                         : FusedMlp::none;
+  config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
+  config.o_bias = has("blk.0.attn_output.bias");
+  config.mlp_bias = has("blk.0.ffn_up.bias");
+  config.head_bias = has("output.bias");
+  if (config.tie == TieRule::always && has("output.weight")) config.tie = TieRule::never;
+  if (config.tie == TieRule::never && !has("output.weight")) config.tie = TieRule::always;
 
   config.eos_ids.clear();
   for (const char* key :

@@ -19,6 +19,10 @@ struct GgufArchitecture {
 
 std::span<const GgufArchitecture> gguf_architectures();
 
+// The record of the same model as its converter would store it: GGUF's names, gains with the one added, fused
+// projections as they are in the file.
+ModelConfig as_gguf(ModelConfig config, bool permuted_qk);
+
 // Reads metadata and the presence of tensors, no tensor data. Throws Error{unsupported} for an unknown
 // architecture, naming those that are supported, and Error{invalid_input} for missing or contradictory keys.
 ModelConfig parse_gguf_config(const formats::GgufFile& file);

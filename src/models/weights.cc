@@ -117,17 +117,19 @@ ops::PackPart WeightStore::pack_part(const MatrixPart& part, bool data) {
   if (listing_) {
     formats::WeightSource source;
     source.name = part.path;
-    source.rows = part.rows;
+    source.rows = part.count > 0 ? part.count : part.rows;
     source.cols = part.cols;
     source.row_bytes = static_cast<size_t>(part.cols) * sizeof(float);
     return {source, part.row_map};
   }
-  const formats::TensorEntry tensor = checkpoint_->with_width(entry(part.path + ".weight"), part.cols);
+  const formats::TensorEntry tensor = checkpoint_->with_width(entry(part.name()), part.cols);
   if (tensor.rows() != part.rows)
     throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}, {}]",
                 checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.rows,
                 part.cols);
-  return {data ? checkpoint_->weight(tensor) : checkpoint_->layout(tensor), part.row_map};
+  formats::WeightSource source = data ? checkpoint_->weight(tensor) : checkpoint_->layout(tensor);
+  if (part.count > 0) source = formats::row_range(source, part.first, part.count);
+  return {std::move(source), part.row_map};
 }
 
 bool WeightStore::can_share(const std::vector<MatrixPart>& parts) {
@@ -147,6 +149,13 @@ void WeightStore::advance(size_t stored) {
     throw_error(ErrorCode::cancelled, "{}: loading was cancelled", checkpoint_->path().string());
 }
 
+void WeightStore::request(const MatrixPart& part) {
+  TensorRequest request{TensorRequest::Kind::matrix, part.name(), {part.rows, part.cols}, part.row_map};
+  if (part.slabs > 0) request.shape = {part.slabs, part.rows / part.slabs, part.cols};
+  for (int64_t i = 0; i < part.count; ++i) request.map.push_back(static_cast<int32_t>(part.first + i));
+  requests_.push_back(std::move(request));
+}
+
 std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& parts, ops::PartOrder order) {
   std::vector<StoredMatrix> out;
   size_t begin = 0;
@@ -164,12 +173,9 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
     StoredMatrix stored;
     for (size_t i = begin; i < end; ++i) {
       if (listing_)
-        requests_.push_back({TensorRequest::Kind::matrix,
-                             parts[i].path + ".weight",
-                             {parts[i].rows, parts[i].cols},
-                             parts[i].row_map});
+        request(parts[i]);
       else
-        use(entry(parts[i].path + ".weight"));
+        use(entry(parts[i].name()));
       stored.rows += parts[i].packed_rows();
     }
     stored.format = run.front().source.format;

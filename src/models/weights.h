@@ -32,11 +32,17 @@ namespace kvasir::models {
 
 // Rows of one stored matrix [rows, cols], all or by a map, as part of a packed one.
 struct MatrixPart {
-  std::string path;  // without ".weight"
+  std::string path;  // without the suffix
   int64_t rows = 0;  // as stored
   int64_t cols = 0;
-  std::vector<int32_t> row_map;  // row i of the part is row row_map[i]; empty: all, in order
-  int64_t packed_rows() const { return row_map.empty() ? rows : static_cast<int64_t>(row_map.size()); }
+  std::vector<int32_t> row_map = {};  // row i of the part is row row_map[i]; empty: all, in order
+  int64_t first = 0, count = 0;       // only rows [first, first + count) (then no map); count 0: all
+  int64_t slabs = 0;  // the stored shape is [slabs, rows / slabs, cols]; 0: [rows, cols], or any stack
+  std::string suffix = ".weight";
+  std::string name() const { return path + suffix; }
+  int64_t packed_rows() const {
+    return count > 0 ? count : row_map.empty() ? rows : static_cast<int64_t>(row_map.size());
+  }
 };
 
 // Elements of one stored vector [length], all or by a map.
@@ -110,6 +116,7 @@ class WeightStore {
   std::string stored_name(const std::string& name) const;  // empty: absent
   const formats::TensorEntry& entry(const std::string& name);
   void use(const formats::TensorEntry& entry);
+  void request(const MatrixPart& part);
   ops::PackPart pack_part(const MatrixPart& part, bool data);
   std::byte* take(size_t bytes);
   void advance(size_t stored);

@@ -60,6 +60,25 @@ Linear::Linear(GraphContext& context, const StoredMatrix& matrix, const std::str
   parts_.push_back(part);
 }
 
+Linear Linear::in_f32(GraphContext& context, const MatrixPart& part) {
+  Linear linear;
+  ops::LinearPart only;
+  only.weight = context.weights.matrices({part}).front().matrix;
+  linear.parts_.push_back(only);
+  return linear;
+}
+
+ValueId prepared_form(GraphContext& context, ValueId x, ops::ActivationMode mode) {
+  if (mode == ops::ActivationMode::f32) return x;
+  const auto key = std::make_pair(x.index, static_cast<int>(mode));
+  auto found = context.prepared.find(key);
+  if (found == context.prepared.end())
+    found = context.prepared
+                .emplace(key, ops::prepare_activations(*context.builder, x, mode, context.options.isa))
+                .first;
+  return found->second;
+}
+
 bool Linear::can_fuse_gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
                               ops::ActivationFunction function) {
   return (function == ops::ActivationFunction::silu || function == ops::ActivationFunction::gelu_tanh) &&
@@ -88,13 +107,7 @@ ValueId Linear::apply(GraphContext& context, const std::string& name, ValueId x,
   input.x = x;
   for (const ops::LinearPart& part : parts_) {
     if (part.mode == ops::ActivationMode::f32) continue;
-    const auto key = std::make_pair(x.index, static_cast<int>(part.mode));
-    auto found = context.prepared.find(key);
-    if (found == context.prepared.end())
-      found = context.prepared
-                  .emplace(key, ops::prepare_activations(*context.builder, x, part.mode, context.options.isa))
-                  .first;
-    (part.mode == ops::ActivationMode::bf16 ? input.bf16 : input.int8) = found->second;
+    (part.mode == ops::ActivationMode::bf16 ? input.bf16 : input.int8) = prepared_form(context, x, part.mode);
   }
   return ops::linear(*context.builder, name, input, parts_, residual, context.options.isa);
 }

@@ -21,6 +21,8 @@ class Linear {
                                ops::ActivationFunction function);
   static Linear gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
                         const std::vector<VectorPart>& bias, ops::ActivationFunction function);
+  // A small matrix whose inputs are never rounded: a router.
+  static Linear in_f32(GraphContext& context, const MatrixPart& part);
   // A matrix that is packed already: the tied head.
   Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path);
 
@@ -31,6 +33,9 @@ class Linear {
   Linear() = default;
   std::vector<ops::LinearPart> parts_;
 };
+
+// x as products in `mode` read it; recorded once for every mode.
+program::ValueId prepared_form(GraphContext& context, program::ValueId x, ops::ActivationMode mode);
 
 // The activation mode of a weight. Throws Error{unsupported} naming `path` for int8 with a weight that has no
 // integer form.

@@ -1,0 +1,214 @@
+#include "models/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "models/descriptors.h"
+#include "models/gguf_config.h"
+#include "models/modules/attention.h"
+#include "models/profiles.h"
+#include "models/synth.h"
+
+namespace kvasir::models {
+namespace {
+
+using nlohmann::json;
+
+std::string message_of(const json& config) {
+  try {
+    parse_config(config, nullptr, "config.json");
+  } catch (const Error& error) {
+    return std::string(error.what()) + "\n" + error.details();
+  }
+  return "accepted";
+}
+
+json llama(const json& overrides = nullptr) {
+  return synth_config("llama", "tiny", overrides);
+}
+
+TEST(Config, EveryFamilyOfTheTableIsReadAtEverySize) {
+  for (const std::string& family : synth_families())
+    for (const std::string& size : synth_sizes()) {
+      if (family == "ministral3" && size == "tiny") continue;  // covered by the goldens
+      const ModelConfig m = parse_config(synth_config(family, size), nullptr, "config.json");
+      EXPECT_EQ(m.model_type, family);
+      EXPECT_EQ(static_cast<int64_t>(m.layer.size()), m.layers);
+      EXPECT_GT(m.attention_scale, 0);
+    }
+}
+
+TEST(Config, HeadDimDefaultsAndOverrides) {
+  EXPECT_EQ(parse_config(llama(), nullptr, "c").head_dim, 16);
+  EXPECT_EQ(parse_config(llama({{"head_dim", 24}}), nullptr, "c").head_dim, 24);
+  EXPECT_EQ(parse_config(llama({{"num_key_value_heads", nullptr}}), nullptr, "c").kv_heads, 4);
+}
+
+TEST(Config, LayerKinds) {
+  const ModelConfig gemma = parse_config(
+      synth_config("gemma3_text", "tiny", {{"sliding_window_pattern", 3}, {"num_hidden_layers", 7}}), nullptr,
+      "c");
+  for (int i = 0; i < 7; ++i)
+    EXPECT_EQ(gemma.layer[static_cast<size_t>(i)].window.has_value(), (i + 1) % 3 != 0) << i;
+  EXPECT_EQ(gemma.ropes.size(), 2u);
+  // An explicit list wins over the pattern.
+  const json listed =
+      synth_config("gemma3_text", "tiny",
+                   {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "sliding_attention"}}});
+  EXPECT_FALSE(parse_config(listed, nullptr, "c").layer[0].window.has_value());
+  // mistral: every layer slides when the window is not null.
+  EXPECT_EQ(parse_config(synth_config("mistral", "tiny"), nullptr, "c").layer[0].window, 8);
+  EXPECT_FALSE(parse_config(synth_config("mistral", "tiny", {{"sliding_window", nullptr}}), nullptr, "c")
+                   .layer[0]
+                   .window);
+  // NoPE layers.
+  const ModelConfig smol = parse_config(synth_config("smollm3", "tiny"), nullptr, "c");
+  EXPECT_EQ(smol.layer[3].rope, -1);
+  EXPECT_EQ(smol.layer[2].rope, 0);
+}
+
+TEST(Config, NestedTextConfigAndEosOrder) {
+  const json text = synth_config("gemma3_text", "tiny");
+  const json wrapped = {{"model_type", "gemma3"}, {"text_config", text}, {"eos_token_id", {1, 106}}};
+  const ModelConfig m = parse_config(wrapped, nullptr, "c");
+  EXPECT_EQ(m.model_type, "gemma3_text");
+  EXPECT_EQ(m.eos_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_EQ(parse_config(wrapped, json{{"eos_token_id", 50}}, "c").eos_ids, (std::vector<int32_t>{50}));
+}
+
+TEST(Config, RecordDoesNotDependOnOrderOrUnknownKeys) {
+  const json config = synth_config("gemma2", "tiny");
+  json more = config;
+  more["zzz_unknown"] = {1, 2, 3};
+  EXPECT_EQ(parse_config(config, nullptr, "c").canonical_text(),
+            parse_config(more, nullptr, "c").canonical_text());
+  EXPECT_NE(parse_config(config, nullptr, "c").canonical_text(),
+            parse_config(synth_config("gemma2", "tiny", {{"attn_logit_softcapping", 49.0}}), nullptr, "c")
+                .canonical_text());
+}
+
+TEST(Config, Refusals) {
+  EXPECT_THAT(message_of(json{{"hidden_size", 3}}), testing::HasSubstr("model_type is missing"));
+  EXPECT_THAT(message_of({{"model_type", "mistral3_x"}}),
+              testing::AllOf(testing::HasSubstr("mistral3_x"), testing::HasSubstr("starcoder2"),
+                             testing::HasSubstr("qwen3_moe")));
+  EXPECT_THAT(message_of({{"model_type", "joyai_llm_flash"}}),
+              testing::AllOf(testing::HasSubstr("joyai_llm_flash"), testing::HasSubstr("deepseek_v3")));
+  EXPECT_THAT(message_of({{"model_type", "gemma4_assistant"}}), testing::HasSubstr("draft model"));
+  EXPECT_THAT(message_of({{"model_type", "x"}, {"auto_map", json::object()}}),
+              testing::HasSubstr("own code is not run"));
+  EXPECT_THAT(message_of(llama({{"hidden_size", nullptr}})), testing::HasSubstr("hidden_size is missing"));
+  EXPECT_THAT(message_of(llama({{"hidden_size", 64.5}})), testing::HasSubstr("hidden_size is 64.5"));
+  EXPECT_THAT(message_of(llama({{"num_hidden_layers", 0}})), testing::HasSubstr("num_hidden_layers is 0"));
+  EXPECT_THAT(message_of(llama({{"vocab_size", 4294967296}})),
+              testing::HasSubstr("vocab_size is 4294967296"));
+  EXPECT_THAT(
+      message_of(llama({{"num_key_value_heads", 3}})),
+      testing::AllOf(testing::HasSubstr("4 attention heads"), testing::HasSubstr("3 key-value heads")));
+  EXPECT_THAT(message_of(llama({{"rms_norm_eps", -1e-5}})), testing::HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(message_of(llama({{"hidden_act", "relu"}})), testing::HasSubstr("relu"));
+  EXPECT_THAT(message_of(llama({{"layer_types", {"full_attention"}}})),
+              testing::HasSubstr("layer_types has 1 entries, expected 4"));
+  EXPECT_THAT(
+      message_of(llama({{"layer_types", {"full_attention", "x", "full_attention", "full_attention"}}})),
+      testing::HasSubstr("layer_types[1] is x"));
+  EXPECT_THAT(message_of(synth_config("granite", "tiny", {{"logits_scaling", nullptr}})),
+              testing::HasSubstr("logits_scaling"));
+  EXPECT_THAT(message_of(synth_config("qwen3", "tiny", {{"head_dim", nullptr}})),
+              testing::HasSubstr("head_dim"));
+  EXPECT_THAT(message_of(synth_config("glm4", "tiny", {{"partial_rotary_factor", nullptr}})),
+              testing::HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(message_of(synth_config("smollm3", "tiny", {{"no_rope_layers", {1, 1}}})),
+              testing::HasSubstr("no_rope_layers has 2 entries, expected 4"));
+  EXPECT_THAT(message_of(synth_config("helium", "tiny", {{"head_dim", 8}})),
+              testing::HasSubstr("hidden_size is 64"));
+  EXPECT_THAT(message_of(synth_config("gemma3_text", "tiny", {{"use_bidirectional_attention", true}})),
+              testing::HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(message_of(synth_config("qwen3_moe", "tiny", {{"num_experts_per_tok", 9}})),
+              testing::HasSubstr("more than the 8 experts"));
+}
+
+TEST(Profiles, LadderOfFamilies) {
+  auto profile = [](const json& config) { return resolve_profile(parse_config(config, nullptr, "c")).id; };
+  EXPECT_EQ(profile(llama()), "universal-dense");
+  EXPECT_EQ(profile(synth_config("qwen3", "tiny")), "qwen3-dedicated");
+  EXPECT_EQ(profile(synth_config("qwen3_moe", "tiny")), "qwen3-moe-dedicated");
+  EXPECT_EQ(profile(synth_config("gemma3_text", "tiny")), "gemma3-dedicated");
+  const json minicpm5 = llama({{"hidden_size", 1536},
+                               {"num_hidden_layers", 24},
+                               {"num_attention_heads", 16},
+                               {"num_key_value_heads", 2},
+                               {"head_dim", 128},
+                               {"vocab_size", 130560},
+                               {"intermediate_size", 4608}});
+  EXPECT_EQ(profile(minicpm5), "minicpm5-dedicated");
+  json other = minicpm5;
+  other["num_hidden_layers"] = 42;
+  EXPECT_EQ(profile(other), "universal-dense");
+  Profile unknown;
+  unknown.id = "p";
+  unknown.implementation = "nothing";
+  try {
+    select_implementation(unknown);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("nothing"), testing::HasSubstr("refusing to fall back")));
+  }
+}
+
+TEST(QkvRows, PermutationOfTheConverter) {
+  // One head of 4: the publisher's rows 0 1 2 3 are stored as 0 2 1 3.
+  ModelConfig m;
+  m.heads = m.kv_heads = 1;
+  m.head_dim = 4;
+  m.permuted_qk = true;
+  EXPECT_EQ(qkv_rows(m).q, (std::vector<int32_t>{0, 2, 1, 3}));
+  EXPECT_EQ(qkv_rows(m).k, (std::vector<int32_t>{0, 2, 1, 3}));
+  EXPECT_TRUE(qkv_rows(m).v.empty());
+  m.head_dim = 6;  // stored row 2 j + s is the publisher's row 3 s + j
+  const std::vector<int32_t> map = qkv_rows(m).q;
+  for (int s = 0; s < 2; ++s)
+    for (int j = 0; j < 3; ++j) EXPECT_EQ(map[static_cast<size_t>(3 * s + j)], 2 * j + s);
+}
+
+TEST(QkvRows, GroupedFusion) {
+  ModelConfig m;
+  m.heads = 4;
+  m.kv_heads = 2;
+  m.head_dim = 1;
+  m.fused_qkv = FusedQkv::grouped;  // q0 q1 k0 v0 q2 q3 k1 v1
+  const QkvRows rows = qkv_rows(m);
+  EXPECT_EQ(rows.q, (std::vector<int32_t>{0, 1, 4, 5}));
+  EXPECT_EQ(rows.k, (std::vector<int32_t>{2, 6}));
+  EXPECT_EQ(rows.v, (std::vector<int32_t>{3, 7}));
+}
+
+TEST(NumericsKey, EveryPartChangesIt) {
+  NumericsParts parts;
+  parts.weights = "w";
+  parts.kv.resize(1);
+  const NumericsKey base(parts);
+  EXPECT_EQ(base, NumericsKey(parts));
+  EXPECT_EQ(base.hex().size(), 64u);
+  auto changed = [&](auto&& change) {
+    NumericsParts other = parts;
+    change(other);
+    return !(NumericsKey(other) == base);
+  };
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.weights = "x"; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.config = "x"; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.activations = "bf16"; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].window = 8; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].codec.k.plain = Dtype::f32; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.kv_start = 8; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.isa = IsaLevel::avx2; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.rope = "dynamic:1"; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.adapter = "a"; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.tensor_parallel = 2; }));
+  EXPECT_FALSE(changed([](NumericsParts& p) { p.kv[0].page_tokens = 16; }));
+}
+
+}  // namespace
+}  // namespace kvasir::models

@@ -1,0 +1,158 @@
+// Every family against its publisher's implementation (tools/oracles/tiny_families.py), and against itself in
+// other chunks, team sizes, batches and storage.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "models/gguf_config.h"
+#include "models/model.h"
+#include "models/synth.h"
+#include "models/test_runner.h"
+
+namespace kvasir::models {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const json& cases() {
+  static const json kCases = formats::read_json_file(fs::path(KVASIR_TEST_DATA) / "models" / "families.json");
+  return kCases;
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (fs::temp_directory_path() / "kvasir-models-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+LoadOptions f32_options(int threads, int rows = 1) {
+  LoadOptions options;
+  options.activations = Activations::f32;
+  options.threads = threads;
+  options.context = 64;
+  options.rows = rows;
+  options.chunk = 64 * rows;
+  options.logits = 64 * rows;
+  options.page_tokens = 16;
+  return options;
+}
+
+using Logits = std::vector<std::vector<float>>;
+
+Logits run(const fs::path& path, const std::vector<int32_t>& ids, int threads, int64_t chunk) {
+  const LoadOptions options = f32_options(threads);
+  auto model = Model::load(path, options);
+  TestRunner runner(*model, threads, 64, 1, 64);
+  return runner.run(ids, chunk);
+}
+
+double largest_difference(const Logits& a, const Logits& b) {
+  double largest = 0;
+  for (size_t t = 0; t < a.size(); ++t)
+    for (size_t i = 0; i < a[t].size(); ++i)
+      largest = std::max(largest, static_cast<double>(std::abs(a[t][i] - b[t][i])));
+  return largest;
+}
+
+class Families : public testing::TestWithParam<size_t> {};
+
+TEST_P(Families, MatchesThePublisher) {
+  const json& c = cases()["cases"][GetParam()];
+  const std::string case_name = c["name"];
+  const TemporaryFolder folder;
+  synthesize(c["config"], synth_format("f32"), c["seed"].get<uint64_t>(), folder.path());
+  const auto ids = cases()["tokens"].get<std::vector<int32_t>>();
+  const Logits whole = run(folder.path(), ids, 1, 64);
+
+  static const formats::SafetensorsFile kGoldens =
+      formats::SafetensorsFile::open(fs::path(KVASIR_TEST_DATA) / "models" / "families.safetensors");
+  const formats::SafetensorsTensor* golden = kGoldens.find(case_name);
+  ASSERT_NE(golden, nullptr);
+  const auto step = cases()["step"].get<int64_t>();
+  const auto* want = reinterpret_cast<const float*>(kGoldens.data(*golden).data());
+  const int64_t columns = golden->shape[1];
+  ASSERT_EQ(static_cast<int64_t>(whole.size()), golden->shape[0]);
+  const double tolerance = 2e-4 * c["max_abs"].get<double>();
+  double largest = 0;
+  for (int64_t t = 0; t < golden->shape[0]; ++t)
+    for (int64_t i = 0; i < columns; ++i)
+      largest = std::max(
+          largest, static_cast<double>(std::abs(whole[static_cast<size_t>(t)][static_cast<size_t>(i * step)] -
+                                                want[t * columns + i])));
+  EXPECT_LE(largest, tolerance) << case_name;
+
+  // Equal bits for every chunking and team.
+  EXPECT_EQ(run(folder.path(), ids, 2, 64), whole) << case_name;
+  for (int64_t chunk : {1, 7, 16})
+    EXPECT_EQ(run(folder.path(), ids, chunk == 7 ? 2 : 1, chunk), whole) << case_name << " chunk " << chunk;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Families, testing::Range<size_t>(0, cases()["cases"].size()),
+                         [](const testing::TestParamInfo<size_t>& parameter) {
+                           std::string name = cases()["cases"][parameter.param]["name"];
+                           for (char& c : name)
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           return name;
+                         });
+
+TEST(FamiliesList, EveryRowOfTheTableHasTwoShapes) {
+  std::map<std::string, int> count;
+  for (const json& c : cases()["cases"]) ++count[c["config"]["model_type"].get<std::string>()];
+  for (const std::string& family : synth_families()) {
+    if (family == "lille-130m") continue;  // its published shape is the only one
+    EXPECT_GE(count[family], 2) << family;
+  }
+}
+
+TEST(Families, RowsOfABatchAreSoloRuns) {
+  const TemporaryFolder folder;
+  synthesize(synth_config("gemma3_text", "tiny"), synth_format("f32"), 3, folder.path());
+  std::vector<std::vector<int32_t>> prompts(3);
+  for (size_t r = 0; r < 3; ++r)
+    for (size_t i = 0; i < 9 + 11 * r; ++i)
+      prompts[r].push_back(static_cast<int32_t>((i * 31 + r * 7 + 3) % 128));
+  auto model = Model::load(folder.path(), f32_options(2, 3));
+  TestRunner batch(*model, 2, 64, 3, 192);
+  const Logits together = batch.step(prompts);
+  size_t at = 0;
+  for (const auto& prompt : prompts) {
+    const Logits alone = run(folder.path(), prompt, 1, 5);
+    for (const auto& row : alone) ASSERT_EQ(together[at++], row);
+  }
+}
+
+TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
+  const auto ids = cases()["tokens"].get<std::vector<int32_t>>();
+  for (const char* family : {"llama",   "qwen2",       "qwen3",   "qwen3_moe", "gemma",
+                             "gemma2",  "gemma3_text", "olmo2",   "olmo3",     "hunyuan_v1_dense",
+                             "granite", "starcoder2",  "smollm3", "minicpm",   "internlm2",
+                             "glm4",    "exaone",      "exaone4", "cohere2",   "nemotron",
+                             "seed_oss"}) {
+    const TemporaryFolder folder;
+    json config = synth_config(family, "tiny", {{"num_hidden_layers", 4}, {"vocab_size", 48}});
+    synthesize(config, synth_format("f32"), 5, folder.path() / "hf");
+    synthesize(config, synth_format("gguf-f32"), 5, folder.path() / "model.gguf");
+    const Logits a = run(folder.path() / "hf", ids, 1, 64), b = run(folder.path() / "model.gguf", ids, 1, 64);
+    double scale = 0;
+    for (const auto& row : a)
+      for (float v : row) scale = std::max(scale, static_cast<double>(std::abs(v)));
+    EXPECT_LE(largest_difference(a, b), 1e-5 * scale) << family;
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::models
