@@ -301,8 +301,9 @@ void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t see
   const ModelConfig m = parse_config(config, nullptr, "synthetic configuration");
   const auto architectures = gguf_architectures();
   const auto architecture =
-      std::find_if(architectures.begin(), architectures.end(),
-                   [&](const GgufArchitecture& a) { return a.model_type == m.model_type; });
+      std::find_if(architectures.begin(), architectures.end(), [&](const GgufArchitecture& a) {
+        return a.model_type == m.model_type || (a.name == "olmo2" && m.model_type == "olmo3");
+      });
   if (architecture == architectures.end())
     throw_error(ErrorCode::unsupported, "{} has no GGUF architecture; choose safetensors", m.model_type);
   const bool untied = m.tie != TieRule::always;

@@ -142,6 +142,7 @@ json synth_config(std::string_view family, std::string_view size, const json& ov
       model_type == "cohere" || model_type == "cohere2" || model_type == "lille-130m")
     config["tie_word_embeddings"] = true;
   config.update(family_fields(model_type, s));
+  if (model_type == "gemma3_text") config["rope_theta"] = 1e6;
   if (config.contains("hidden_activation")) config.erase("hidden_act");
   if (model_type == "lille-130m") {
     for (const auto& [from, to] : {std::pair{"hidden_size", "n_embd"},
