@@ -11,7 +11,9 @@ namespace kvasir::kv {
 
 KvCache::KvCache(CacheShape shape, const LayoutFactory& layouts, const CacheCapacity& capacity,
                  MemoryLedger* ledger, bool poison)
-    : shape_(std::move(shape)), states_(shape_.state_bytes, capacity.state_slots, ledger) {
+    : shape_(std::move(shape)),
+      states_(shape_.state_bytes, capacity.state_slots, ledger),
+      checkpoints_(capacity.checkpoints) {
   KVASIR_CHECK(capacity.groups.size() == shape_.groups.size());
   for (size_t g = 0; g < shape_.groups.size(); ++g) {
     const GroupGeometry& geometry = shape_.groups[g].geometry;

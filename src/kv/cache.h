@@ -85,7 +85,8 @@ class Sequence {
   int32_t nearest_resumable(int32_t position) const;  // the largest resumable position <= `position`
 
   // Remembers this token boundary: its window pages and recurrent state stay referenced, so truncate and fork
-  // can come back to it. Costs nothing for models with full attention only (every position is resumable).
+  // can come back to it. Costs nothing for models with full attention only (every position is resumable). A
+  // row keeps as many as were planned (Workload::checkpoints); a newer one replaces the oldest.
   // drop_checkpoints forgets those below `position`.
   void checkpoint();
   void drop_checkpoints(int32_t below = INT32_MAX);
@@ -297,6 +298,7 @@ class KvCache {
   uint64_t pages_copied_ = 0;
   uint64_t pages_converted_ = 0;
   bool any_converts_ = false;
+  uint32_t checkpoints_;  // that a row may keep
 };
 
 }  // namespace kvasir::kv

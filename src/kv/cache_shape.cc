@@ -115,17 +115,19 @@ GroupGeometry plain_stage(const GroupGeometry& geometry) {
   return plain;
 }
 
-uint32_t row_pages(const GroupGeometry& geometry, int64_t tokens, int64_t chunk) {
+uint32_t row_pages(const GroupGeometry& geometry, int64_t tokens, int64_t chunk, int64_t checkpoints) {
   const int64_t page = geometry.page_tokens;
-  int64_t pages = ceil_div(tokens, page);
-  if (geometry.window)
-    pages = std::min(pages, ceil_div(*geometry.window + std::min(chunk, tokens) - 1, page) + 1 +
-                                ceil_div(geometry.sinks, page));
-  return page_count(pages);
+  const int64_t all = ceil_div(tokens, page);
+  if (!geometry.window) return page_count(all);
+  const int64_t window = *geometry.window;
+  const int64_t moving = std::min(
+      all, ceil_div(window + std::min(chunk, tokens) - 1, page) + 1 + ceil_div(geometry.sinks, page));
+  return page_count(std::min(moving + checkpoints * (ceil_div(window - 1, page) + 1), all + checkpoints));
 }
 
 CacheCapacity plan_capacity(const CacheShape& shape, const LayoutFactory& layouts, const Workload& workload) {
-  if (workload.context < 1 || workload.context > INT32_MAX || workload.batch < 1 || workload.chunk < 1)
+  if (workload.context < 1 || workload.context > INT32_MAX || workload.batch < 1 || workload.chunk < 1 ||
+      workload.checkpoints < 0)
     throw_error(ErrorCode::invalid_input,
                 "KV plan for a context of {} tokens, a batch of {} and chunks of {}: each must be positive "
                 "(and the context below 2^31)",
@@ -138,11 +140,12 @@ CacheCapacity plan_capacity(const CacheShape& shape, const LayoutFactory& layout
     CacheCapacity::Group group;
     const bool reaches = !shape.converts(g) || workload.context > shape.start;
     if (reaches)
-      group.pages = page_count(workload.batch * row_pages(geometry, workload.context, workload.chunk));
+      group.pages = page_count(workload.batch *
+                               row_pages(geometry, workload.context, workload.chunk, workload.checkpoints));
     if (shape.converts(g))
       group.plain_pages =
-          page_count(workload.batch *
-                     row_pages(geometry, std::min<int64_t>(workload.context, shape.start), workload.chunk));
+          page_count(workload.batch * row_pages(geometry, std::min<int64_t>(workload.context, shape.start),
+                                                workload.chunk, workload.checkpoints));
     capacity.groups.push_back(group);
     weight.push_back(layouts(reaches ? geometry : plain_stage(geometry))->page_bytes());
     total += weight.back() * (reaches ? group.pages : group.plain_pages);
@@ -159,8 +162,9 @@ CacheCapacity plan_capacity(const CacheShape& shape, const LayoutFactory& layout
       if (group.pages > 0 && group.plain_pages > 0) group.plain_extra = std::min(extra, group.plain_pages);
     }
   if (shape.state_bytes > 0)
-    capacity.state_slots =
-        page_count(1 + workload.batch * (2 + workload.round_tokens) + workload.checkpoints);
+    capacity.state_slots = page_count(
+        1 + workload.batch * (2 + workload.round_tokens + workload.checkpoints) + workload.prefix_states);
+  capacity.checkpoints = static_cast<uint32_t>(std::min<int64_t>(workload.checkpoints, 1 << 30));
   return capacity;
 }
 

@@ -66,17 +66,18 @@ inline LayoutFactory layouts_for(IsaLevel isa) {
 
 // Most pages that a row of this group holds at once while it grows to `tokens`, at most `chunk` tokens a step
 // (or a round). All: ceil(tokens / P). Last W: no page is released before the step that leaves it behind has
-// been committed, so min(ceil(tokens / P), ceil((W + chunk - 1) / P) + 1 + ceil(sinks / P)).
-uint32_t row_pages(const GroupGeometry& geometry, int64_t tokens, int64_t chunk);
+// been committed, so min(ceil(tokens / P), ceil((W + chunk - 1) / P) + 1 + ceil(sinks / P)). Each checkpoint
+// of the row keeps up to W positions more, and its own copy of the page that it ends in.
+uint32_t row_pages(const GroupGeometry& geometry, int64_t tokens, int64_t chunk, int64_t checkpoints = 0);
 
 struct Workload {
-  int64_t context = 0;  // tokens of a row
-  int64_t batch = 1;    // rows
-  int64_t chunk = 512;  // most tokens that one row appends in a step; also covers a speculative round
-  int64_t round_tokens =
-      0;  // recurrent models: tokens of a speculative round (each needs a slot); 0: no speculation
-  int64_t checkpoints = 0;  // recurrent models: slots for checkpoints and prefixes
-  size_t prefix_bytes = 0;  // extra pages for cached prefixes, split over the groups like a row's bytes
+  int64_t context = 0;        // tokens of a row
+  int64_t batch = 1;          // rows
+  int64_t chunk = 512;        // most tokens that one row appends in a step; also covers a speculative round
+  int64_t round_tokens = 0;   // recurrent models: tokens of a speculative round (each needs a slot)
+  int64_t checkpoints = 1;    // that a row keeps (Sequence::checkpoint); free with full attention only
+  int64_t prefix_states = 0;  // recurrent models: slots for cached prefixes
+  size_t prefix_bytes = 0;    // extra pages for cached prefixes, split over the groups like a row's bytes
 };
 
 struct CacheCapacity {
@@ -88,6 +89,7 @@ struct CacheCapacity {
   };
   std::vector<Group> groups;
   uint32_t state_slots = 0;
+  uint32_t checkpoints = 1u << 30;  // a row keeps at most so many; a newer one replaces its oldest
 };
 CacheCapacity plan_capacity(const CacheShape& shape, const LayoutFactory& layouts, const Workload& workload);
 

@@ -96,6 +96,7 @@ TEST(Plan, BytesAreExactlyWhatIsCommitted) {
                                   .chunk = 33,
                                   .round_tokens = 4,
                                   .checkpoints = 2,
+                                  .prefix_states = 3,
                                   .prefix_bytes = prefix};
           const CacheBytes bytes = projected_bytes(shape, TestLayout::factory(), workload);
           MemoryLedger ledger;
@@ -136,6 +137,37 @@ TEST(Plan, RowsFillThePlanAndNeverPassIt) {
           EXPECT_EQ(cache.pool(0, true).used_pages(), capacity.groups[0].pages);
           EXPECT_LE(cache.pool(1, true).high_water(), capacity.groups[1].pages);
         }
+}
+
+// Also with checkpoints and returns to them.
+TEST(Plan, CheckpointsArePlanned) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937 random(seed);
+    const int window = 1 + static_cast<int>(random() % 24);
+    const CacheShape shape =
+        testing::make_shape({.page = 1 << (random() % 5), .window = window, .state_bytes = 8});
+    const Workload workload{.context = 120,
+                            .batch = 1,
+                            .chunk = 1 + static_cast<int64_t>(random() % 20),
+                            .checkpoints = static_cast<int64_t>(random() % 4)};
+    KvCache cache(shape, TestLayout::factory(), plan_capacity(shape, TestLayout::factory(), workload),
+                  nullptr);
+    testing::TestRow row{cache.create(), {}};
+    for (int operation = 0; operation < 80; ++operation) {
+      if (random() % 4 == 0) row.sequence.checkpoint();
+      if (random() % 6 == 0) {
+        const int32_t nearest =
+            row.sequence.nearest_resumable(static_cast<int32_t>(random() % (row.tokens.size() + 1)));
+        row.sequence.truncate(nearest);
+        row.tokens.resize(static_cast<size_t>(nearest));
+      }
+      EXPECT_LE(row.sequence.checkpoints().size(), static_cast<size_t>(workload.checkpoints));
+      const size_t count =
+          std::min<size_t>(1 + random() % static_cast<size_t>(workload.chunk), 120 - row.tokens.size());
+      testing::append(cache, row, testing::random_tokens(random, count));
+    }
+    EXPECT_EQ(testing::difference(row), "") << seed;
+  }
 }
 
 TEST(Plan, RowBytesFollowTheStage) {

@@ -190,9 +190,16 @@ void Sequence::checkpoint() {
     window.ids.assign(group.ids.begin() + window.first, group.ids.end());
     for (PageId id : window.ids) cache.pool(g, row.encoded).retain(id);
   }
-  if (!needed) return;
   cache.retain_state(point.state);
+  if (!needed || cache.checkpoints_ == 0) {
+    cache.release_checkpoint(row, point);
+    return;
+  }
   row.checkpoints.push_back(std::move(point));
+  if (row.checkpoints.size() > cache.checkpoints_) {
+    cache.release_checkpoint(row, row.checkpoints.front());
+    row.checkpoints.erase(row.checkpoints.begin());
+  }
 }
 
 void Sequence::drop_checkpoints(int32_t below) {

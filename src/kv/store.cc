@@ -1,0 +1,429 @@
+#include "kv/store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "kv/kvk_header.h"
+#include "kv/store_index.h"
+
+namespace kvasir::kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Held shared while a draft exists, and exclusively by whoever looks for drafts that nobody writes any more.
+class StoreLock {
+ public:
+  StoreLock(const fs::path& dir, int operation) {
+    fd_ = ::open((dir / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    held_ = fd_ >= 0 && ::flock(fd_, operation) == 0;
+  }
+  StoreLock(const StoreLock&) = delete;
+  StoreLock& operator=(const StoreLock&) = delete;
+  ~StoreLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  bool held() const { return held_; }
+
+ private:
+  int fd_ = -1;
+  bool held_ = false;
+};
+
+std::string hash_name(std::string_view text) {
+  return hex64(XXH64(text.data(), text.size(), 0));
+}
+
+std::string folder_name(const StoreIdentity& identity) {
+  return identity.fingerprint() + "-" + hash_name(identity.scheme_key);
+}
+
+std::string ns_name(std::string_view ns) {
+  return ns.empty() ? "base" : hash_name(ns);
+}
+
+// Saved conversations can be told by the file's name alone, so that even a damaged one is never deleted by
+// us.
+constexpr std::string_view kSavedPrefix = "saved-";
+bool is_saved(const fs::path& path) {
+  return path.filename().native().starts_with(kSavedPrefix);
+}
+
+fs::path fresh_path(const fs::path& folder, bool saved) {
+  std::random_device random;
+  uint64_t high = 0, low = 0;
+  for (int i = 0; i < 2; ++i) {
+    high = high << 32 | random();
+    low = low << 32 | random();
+  }
+  return folder / fmt::format("{}{}{}.kvk", saved ? kSavedPrefix : "", hex64(high), hex64(low));
+}
+
+// Regular files below `dir`, a bounded number of levels deep; symbolic links are not followed.
+void visit_files(const fs::path& dir, int depth, const std::function<void(const fs::path&)>& visit) {
+  std::error_code error;
+  for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    const auto status = at->symlink_status(ignored);
+    if (fs::is_directory(status) && depth > 0) visit_files(at->path(), depth - 1, visit);
+    if (fs::is_regular_file(status)) visit(at->path());
+  }
+}
+
+int32_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
+  const size_t most = std::min(a.size(), b.size());
+  size_t length = 0;
+  while (length < most && a[length] == b[length]) ++length;
+  return static_cast<int32_t>(length);
+}
+
+std::string differing_field(const StoreIdentity& file, const StoreIdentity& expected) {
+  const auto field = [](std::string_view name, const std::string& a, const std::string& b) {
+    return a == b ? std::string()
+                  : fmt::format("{} mismatch (file {}, expected {})", name, printable(a), printable(b));
+  };
+  for (const std::string& text :
+       {field("config_fingerprint", file.config_fingerprint, expected.config_fingerprint),
+        field("weights_digest", file.weights_digest, expected.weights_digest),
+        field("numerics_id", file.numerics_id, expected.numerics_id),
+        field("scheme_key", file.scheme_key, expected.scheme_key),
+        field("tokenizer_hash", file.tokenizer_hash, expected.tokenizer_hash),
+        field("ns", file.ns, expected.ns)})
+    if (!text.empty()) return text;
+  return {};
+}
+
+}  // namespace
+
+DiskStore::DiskStore(Options options) : options_(std::move(options)) {
+  folder_ = options_.dir / folder_name(options_.identity);
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error || ::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
+    throw_error(ErrorCode::invalid_input,
+                "{}: the KV store cannot be used ({}); choose a folder that can be written",
+                options_.dir.string(), error ? error.message() : std::string("not writable"));
+  index_ = std::make_unique<StoreIndex>(options_.dir);
+  if (index_->in_memory())
+    warn(fmt::format("{}: the index cannot be written; it is kept in memory", options_.dir.string()));
+  {
+    // Only without any writer: a draft that is being written looks like an orphan.
+    const StoreLock lock(options_.dir, LOCK_EX | LOCK_NB);
+    if (lock.held())
+      visit_files(options_.dir, 2, [](const fs::path& path) {
+        if (path.native().ends_with(".kvk.tmp")) ::unlink(path.c_str());
+      });
+  }
+  // The index against the files of this identity. Headers are read for new files only.
+  std::set<fs::path> known;
+  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
+    std::error_code gone;
+    const auto size = fs::file_size(entry.path, gone);
+    if (gone || size != entry.bytes) {
+      index_->erase(entry.path);
+    } else {
+      known.insert(entry.path);
+      if (const int64_t used = modified_ms(entry.path); used != entry.used_ms)
+        index_->touch(entry.path, used);
+    }
+  }
+  visit_files(folder_, 1, [&](const fs::path& path) {
+    if (path.extension() != ".kvk" || known.contains(path)) return;
+    std::string reason;
+    const bool named = is_saved(path);
+    try {
+      KvkHeader header = read_kvk_header(path);
+      if (named == header.name.empty())
+        throw_error(ErrorCode::corrupt_file, "{}: name and header disagree", path.string());
+      StoreIdentity expected = options_.identity;
+      expected.ns = header.identity.ns;
+      reason = differing_field(header.identity, expected);
+      if (reason.empty()) index_->insert(folder_, entry_of(path, std::move(header)));
+    } catch (const Error& unreadable) {
+      if (unreadable.code() == ErrorCode::not_found) return;  // another process removed it
+      reason = unreadable.what();
+    }
+    if (reason.empty()) return;
+    if (!named) ::unlink(path.c_str());
+    ++counters_.dropped;
+    warn(fmt::format("{}: {} ({})", path.string(), reason, named ? "kept" : "removed"));
+  });
+}
+
+DiskStore::~DiskStore() = default;
+
+void DiskStore::warn(const std::string& text) const {
+  if (options_.warn) options_.warn(text);
+}
+
+std::optional<DiskStore::Found> DiskStore::find(std::string_view ns, std::span<const int32_t> tokens) {
+  if (tokens.size() < 2) return std::nullopt;
+  const StoreEntry* best = nullptr;
+  int32_t longest = 0;
+  for (const StoreEntry& entry : index_->entries(folder_)) {
+    if (entry.ns != ns) continue;
+    const int32_t length = common(entry.tokens, tokens.first(tokens.size() - 1));
+    if (length <= longest || length < entry.min_reusable) continue;
+    if (!entry.trimmable && length != static_cast<int32_t>(entry.tokens.size())) continue;
+    longest = length;
+    best = &entry;
+  }
+  if (best == nullptr) return std::nullopt;
+  return Found{*best, longest};
+}
+
+void DiskStore::erase(const StoreEntry& entry) {
+  ::unlink(entry.path.c_str());
+  index_->erase(entry.path);
+}
+
+void DiskStore::drop(const StoreEntry& entry, const std::string& reason) {
+  const StoreEntry copy = entry;
+  ++counters_.dropped;
+  if (copy.name.empty()) {
+    erase(copy);
+  } else {
+    index_->erase(copy.path);
+  }
+  warn(fmt::format("{} ({})", reason, copy.name.empty() ? "removed" : "kept"));
+}
+
+std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& entry, int32_t length,
+                                           ThreadTeam* team) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    const KvkFile file = KvkFile::open(entry.path, options_.verify);
+    StoreIdentity expected = options_.identity;
+    expected.ns = entry.ns;
+    if (const std::string reason = differing_field(file.header().identity, expected); !reason.empty())
+      throw_error(ErrorCode::invalid_input, "{}: {}", entry.path.string(), reason);
+    if (file.header().tokens != entry.tokens)
+      throw_error(ErrorCode::corrupt_file, "{}: other tokens than the index says", entry.path.string());
+    Sequence sequence = restore_sequence(cache, file, team);
+    sequence.truncate(length);
+    const int64_t now = now_ms();
+    set_modified_ms(entry.path, now);
+    index_->touch(entry.path, now);
+    ++counters_.restores;
+    counters_.restore_ms_last =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    return sequence;
+  } catch (const KvPoolExhausted&) {
+    throw;
+  } catch (const Error& error) {
+    drop(entry, error.what());
+    return std::nullopt;
+  }
+}
+
+fs::path DiskStore::write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+                          const Sequence& sequence, std::string_view metadata) {
+  KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
+  KvkHeader header;
+  header.identity = options_.identity;
+  header.identity.ns = ns;
+  header.created_ms = now_ms();
+  header.name = name;
+  header.metadata = metadata;
+  header.tokens.assign(tokens.begin(), tokens.end());
+  const fs::path folder = folder_ / ns_name(ns);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw_error(ErrorCode::invalid_input, "{}: {}", folder.string(), error.message());
+  const fs::path path = fresh_path(folder, !name.empty());
+  {
+    const StoreLock lock(options_.dir, LOCK_SH);
+    write_kvk(path, std::move(header), sequence);
+  }
+  index_->insert(folder_, entry_of(path, read_kvk_header(path)));
+  return path;
+}
+
+void DiskStore::evict_to_cap(const fs::path& keep) {
+  const std::vector<StoreEntry> all = index_->entries(folder_);
+  uint64_t total = 0;
+  for (const StoreEntry& entry : all) total += entry.bytes;
+  for (const StoreEntry& entry : all) {
+    if (total <= options_.cap_bytes) return;
+    if (!entry.name.empty() || entry.path == keep) continue;
+    erase(entry);
+    total -= entry.bytes;
+    ++counters_.evictions;
+  }
+}
+
+bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence) {
+  try {
+    size_t bytes = 0;
+    for (size_t g = 0; g < sequence.cache().groups(); ++g)
+      bytes += static_cast<size_t>(sequence.offset() - sequence.first_stored(g)) *
+               sequence.cache().layout(g, sequence.encoded()).token_bytes();
+    if (bytes > options_.cap_bytes)
+      throw_error(ErrorCode::resource_exhausted,
+                  "a sequence of {} bytes is larger than the KV store's cap of {}", bytes,
+                  options_.cap_bytes);
+    const fs::path path = write({}, ns, tokens, sequence, {});
+    bool trimmable = sequence.state().empty();
+    for (const LayerGroup& group : sequence.cache().shape().groups)
+      trimmable = trimmable && (!group.geometry.window || sequence.offset() < *group.geometry.window);
+    for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
+      if (entry.path == path || entry.ns != ns || !entry.name.empty()) continue;
+      const auto length = static_cast<int32_t>(entry.tokens.size());
+      if (length > sequence.offset() || common(entry.tokens, tokens) != length) continue;
+      const bool ancestor = length < sequence.offset();
+      if (!ancestor || (trimmable && length >= sequence.min_reusable())) erase(entry);
+    }
+    evict_to_cap(path);
+    ++counters_.stores;
+    return true;
+  } catch (const Error& error) {
+    ++counters_.failed_stores;
+    warn(error.what());
+    return false;
+  }
+}
+
+void DiskStore::save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+                     const Sequence& sequence, std::string_view metadata) {
+  if (name.empty() || name.size() > 200 || name.find('\0') != std::string_view::npos)
+    throw_error(ErrorCode::invalid_input, "'{}' is no name for a conversation: expected 1 to 200 characters",
+                printable(name));
+  if (metadata.size() > size_t{32} << 20)
+    throw_error(ErrorCode::invalid_input, "conversation '{}': {} bytes of metadata are more than 32 MiB",
+                printable(name), metadata.size());
+  const fs::path path = write(name, ns, tokens, sequence, metadata);
+  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
+    if (entry.name == name && entry.path != path) erase(entry);
+  ++counters_.stores;
+}
+
+DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team) {
+  // The newest, should a crash have left two of that name.
+  std::optional<StoreEntry> newest;
+  for (const StoreEntry& entry : index_->entries(folder_))
+    if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
+  if (!newest) {
+    std::set<std::string> models;
+    for (const StoredFile& file : list_store(options_.dir))
+      if (file.error.empty() && file.header.name == name)
+        models.insert(printable(file.header.identity.model_id));
+    if (models.empty())
+      throw_error(ErrorCode::not_found, "there is no saved conversation '{}' in {}", printable(name),
+                  options_.dir.string());
+    throw_error(ErrorCode::not_found,
+                "conversation '{}' was saved with another model or other settings ({}); load it with those",
+                printable(name), fmt::join(models, ", "));
+  }
+  const KvkFile file = KvkFile::open(newest->path, options_.verify);
+  StoreIdentity expected = options_.identity;
+  expected.ns = newest->ns;
+  if (const std::string reason = differing_field(file.header().identity, expected); !reason.empty())
+    throw_error(ErrorCode::corrupt_file, "{}: {}", newest->path.string(), reason);
+  Conversation conversation{.tokens = file.header().tokens,
+                            .metadata = file.header().metadata,
+                            .sequence = restore_sequence(cache, file, team)};
+  const int64_t now = now_ms();
+  set_modified_ms(newest->path, now);
+  index_->touch(newest->path, now);
+  ++counters_.restores;
+  return conversation;
+}
+
+bool DiskStore::remove_named(std::string_view name) {
+  bool removed = false;
+  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
+    if (entry.name == name) {
+      erase(entry);
+      removed = true;
+    }
+  return removed;
+}
+
+std::vector<StoreEntry> DiskStore::entries() {
+  return index_->entries(folder_);
+}
+
+DiskStore::Stats DiskStore::stats() {
+  Stats stats = counters_;
+  for (const StoreEntry& entry : index_->entries(folder_)) {
+    ++stats.entries;
+    stats.bytes += entry.bytes;
+  }
+  stats.cap_bytes = options_.cap_bytes;
+  stats.index_in_memory = index_->in_memory();
+  return stats;
+}
+
+namespace {
+
+std::vector<StoredFile> scan(const fs::path& dir, bool verify) {
+  if (!fs::is_directory(dir)) throw_error(ErrorCode::not_found, "{}: no such folder", dir.string());
+  std::vector<StoredFile> files;
+  visit_files(dir, 3, [&](const fs::path& path) {
+    if (path.extension() != ".kvk") return;
+    StoredFile file;
+    file.path = path;
+    std::error_code error;
+    file.bytes = fs::file_size(path, error);
+    try {
+      file.header = verify ? KvkFile::open(path, true).header() : read_kvk_header(path);
+    } catch (const Error& unsound) {
+      if (unsound.code() == ErrorCode::not_found) return;
+      file.error = unsound.what();
+    }
+    files.push_back(std::move(file));
+  });
+  std::sort(files.begin(), files.end(),
+            [](const StoredFile& a, const StoredFile& b) { return a.path < b.path; });
+  return files;
+}
+
+}  // namespace
+
+std::vector<StoredFile> list_store(const fs::path& dir) {
+  return scan(dir, false);
+}
+std::vector<StoredFile> verify_store(const fs::path& dir) {
+  return scan(dir, true);
+}
+
+fs::path find_entry(const fs::path& dir, std::string_view which) {
+  std::vector<fs::path> found;
+  for (const StoredFile& file : list_store(dir))
+    if (file.path.filename().native().starts_with(which) || (file.error.empty() && file.header.name == which))
+      found.push_back(file.path);
+  if (found.empty())
+    throw_error(ErrorCode::not_found, "{}: no entry '{}'; `kvasir kv ls` lists them", dir.string(),
+                printable(which));
+  if (found.size() > 1)
+    throw_error(ErrorCode::invalid_input, "{}: '{}' fits {} entries; give more of the file's name",
+                dir.string(), printable(which), found.size());
+  return found.front();
+}
+
+void export_entry(const fs::path& entry, const fs::path& file) {
+  convert_kvk(KvkFile::open(entry, true), file, KvkHeader::Layout::dense, 0);
+}
+
+fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens) {
+  const KvkFile source = KvkFile::open(file, true);
+  const StoreIdentity& identity = source.header().identity;
+  const fs::path folder = dir / folder_name(identity) / ns_name(identity.ns);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw_error(ErrorCode::invalid_input, "{}: {}", folder.string(), error.message());
+  const fs::path path = fresh_path(folder, !source.header().name.empty());
+  const StoreLock lock(dir, LOCK_SH);
+  convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens);
+  return path;
+}
+
+}  // namespace kvasir::kv

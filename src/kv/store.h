@@ -1,0 +1,135 @@
+// Sequences on disk: a folder of .kvk files, found by their tokens (kv-cache.md 16).
+//
+//   <dir>/<fingerprint>-<16 hex of the scheme key>/<"base" or 16 hex of the namespace>/[saved-]<32 hex>.kvk
+//
+// The files are the database. An SQLite index of their headers (<dir>/index.sqlite3) is derived from them,
+// and rebuilt when it is missing, unreadable or stale. Files appear whole or not at all and are never
+// rewritten, so a process may die at any moment and several processes may use one store: what a reader has
+// open stays readable, what it lists and another has removed is a miss. Drafts of dead writers are removed on
+// opening (writers hold a shared lock while they write).
+//
+// Entries without a name are cached prefixes: superseded, and evicted least recently used first when the
+// store passes its cap. Entries with a name are conversations that a user saved: replaced by the same name
+// only. Thread-compatible; every thread or process opens its own.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/kvk_file.h"
+
+struct sqlite3;
+
+namespace kvasir::kv {
+
+struct StoreEntry {
+  std::filesystem::path path;
+  std::string ns;
+  std::string name;
+  std::vector<int32_t> tokens;
+  uint64_t bytes = 0;
+  int64_t used_ms = 0;  // modification time: bumped by restore
+  int64_t created_ms = 0;
+  bool trimmable = false;
+  int32_t min_reusable = 0;
+};
+
+class StoreIndex;
+
+class DiskStore {
+ public:
+  struct Options {
+    std::filesystem::path dir;
+    StoreIdentity identity;  // ns is set by each call
+    uint64_t cap_bytes = uint64_t{32} << 30;
+    bool verify = false;                           // --kv-verify: compare tensor hashes on every restore
+    std::function<void(const std::string&)> warn;  // one line: a file that was dropped, a write that failed
+  };
+
+  // Creates the folder if need be, brings the index up to date, removes orphaned drafts and corrupt cached
+  // prefixes (saved conversations are kept and reported). Throws Error{invalid_input} when the folder cannot
+  // be used.
+  explicit DiskStore(Options options);
+  ~DiskStore();
+
+  struct Found {
+    StoreEntry entry;
+    int32_t length = 0;  // usable tokens
+  };
+  // The entry that serves the longest proper prefix of `tokens`: by index only. Entries that cannot be
+  // trimmed serve exactly their own length.
+  std::optional<Found> find(std::string_view ns, std::span<const int32_t> tokens);
+
+  // The sequence of an entry, trimmed to `length`. On any failure but a full pool the entry is dropped with a
+  // warning and nothing is returned. Throws KvPoolExhausted.
+  std::optional<Sequence> restore(KvCache& cache, const StoreEntry& entry, int32_t length,
+                                  ThreadTeam* team = nullptr);
+
+  // Stores a prefix. False, with one warning, when it cannot be written or is larger than the cap. An equal
+  // entry is replaced; entries that are its prefixes are removed if the new one can be trimmed to them.
+  bool put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence);
+
+  // Conversations by name. save throws on any failure, and then the previous one of that name is untouched.
+  // load throws Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file},
+  // KvPoolExhausted.
+  void save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+            const Sequence& sequence, std::string_view metadata);
+  struct Conversation {
+    std::vector<int32_t> tokens;
+    std::string metadata;
+    Sequence sequence;
+  };
+  Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr);
+  bool remove_named(std::string_view name);
+
+  std::vector<StoreEntry> entries();  // of this identity, least recently used first
+  struct Stats {
+    size_t entries = 0;
+    uint64_t bytes = 0, cap_bytes = 0;
+    uint64_t restores = 0, stores = 0, failed_stores = 0, evictions = 0, dropped = 0;
+    double restore_ms_last = 0;
+    bool index_in_memory = false;  // the index file could not be used
+  };
+  Stats stats();
+
+ private:
+  std::filesystem::path write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+                              const Sequence& sequence, std::string_view metadata);
+  void drop(const StoreEntry& entry, const std::string& reason);
+  void erase(const StoreEntry& entry);
+  void evict_to_cap(const std::filesystem::path& keep);
+  void warn(const std::string& text) const;
+
+  Options options_;
+  std::filesystem::path folder_;
+  std::unique_ptr<StoreIndex> index_;
+  Stats counters_;
+};
+
+// The verbs of `kvasir kv`, on any store folder, without a model.
+struct StoredFile {
+  std::filesystem::path path;
+  uint64_t bytes = 0;
+  std::string error;  // empty: header and everything checked is sound
+  KvkHeader header;   // when it could be read
+};
+std::vector<StoredFile> list_store(const std::filesystem::path& dir);
+// Reads every byte and compares every hash. Drafts are no entries.
+std::vector<StoredFile> verify_store(const std::filesystem::path& dir);
+// The only entry whose file name or saved name begins with `which`; Error{not_found} or Error{invalid_input}
+// otherwise.
+std::filesystem::path find_entry(const std::filesystem::path& dir, std::string_view which);
+// Writes the dense form, independent of page sizes. Both verify what they read.
+void export_entry(const std::filesystem::path& entry, const std::filesystem::path& file);
+// Adds a .kvk file of either layout to a store; its path there.
+std::filesystem::path import_entry(const std::filesystem::path& file, const std::filesystem::path& dir,
+                                   int page_tokens = 64);
+
+}  // namespace kvasir::kv

@@ -1,0 +1,421 @@
+#include "kv/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "kv/test_rows.h"
+
+namespace kvasir::kv {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::append;
+using testing::difference;
+using testing::TestLayout;
+using testing::TestRow;
+
+struct Fixture {
+  fs::path dir;
+  CacheShape shape;
+  KvCache cache;
+  std::vector<std::string> warnings;
+  bool owner = true;
+  explicit Fixture(const testing::ShapeOptions& options = {.page = 4}, const fs::path& existing = {})
+      : shape(testing::make_shape(options)),
+        cache(shape, TestLayout::factory(), testing::pages_each(shape, 256), nullptr, true) {
+    std::string pattern = (fs::temp_directory_path() / "kvasir-store-XXXXXX").string();
+    owner = existing.empty();
+    dir = owner ? fs::path(::mkdtemp(pattern.data())) : existing;
+  }
+  ~Fixture() {
+    if (owner) fs::remove_all(dir);
+  }
+  DiskStore::Options options(uint64_t cap = uint64_t{1} << 30) {
+    DiskStore::Options o;
+    o.dir = dir;
+    o.identity = {.model_id = "test",
+                  .config_fingerprint = "c",
+                  .weights_digest = "w",
+                  .numerics_id = "n",
+                  .scheme_key = "plain-f32",
+                  .tokenizer_hash = "t",
+                  .ns = ""};
+    o.cap_bytes = cap;
+    o.warn = [this](const std::string& text) { warnings.push_back(text); };
+    return o;
+  }
+  TestRow computed(const std::vector<int32_t>& tokens) {
+    TestRow row{cache.create(), {}};
+    append(cache, row, tokens);
+    return row;
+  }
+  size_t files(const char* suffix = ".kvk") const {
+    size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(dir))
+      count += entry.path().native().ends_with(suffix);
+    return count;
+  }
+};
+
+std::vector<int32_t> counting(int32_t from, int32_t count) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(from + i);
+  return tokens;
+}
+
+std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void flip_byte(const fs::path& path, int64_t from_end) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-from_end, std::ios::end);
+  const int value = file.get();
+  file.seekp(-from_end, std::ios::end);
+  file.put(static_cast<char>(value ^ 1));
+}
+
+TEST(DiskStore, AnotherProcessFindsAndRestores) {
+  Fixture f({.page = 4, .window = 6, .state_bytes = 8});
+  const auto tokens = counting(0, 21);
+  {
+    DiskStore store(f.options());
+    TestRow row = f.computed(tokens);
+    EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+  }
+  DiskStore store(f.options());
+  EXPECT_FALSE(store.find("", tokens));  // one token must be left
+  EXPECT_FALSE(store.find("adapter", joined(tokens, {1})));
+  EXPECT_FALSE(store.find("", joined(counting(0, 20), {7, 8})));  // cannot be trimmed
+  const auto found = store.find("", joined(tokens, {1, 2}));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->length, 21);
+  auto sequence = store.restore(f.cache, found->entry, found->length);
+  ASSERT_TRUE(sequence);
+  TestRow row{std::move(*sequence), tokens};
+  EXPECT_EQ(difference(row), "");
+  append(f.cache, row, counting(500, 9));
+  EXPECT_EQ(difference(row), "");
+  EXPECT_TRUE(f.warnings.empty());
+}
+
+TEST(DiskStore, TrimmableEntriesServeAnyPrefixAndReplaceTheirAncestors) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 10));
+  EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+  EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+  EXPECT_EQ(f.files(), 1u);
+  append(f.cache, row, counting(10, 10));
+  EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+  EXPECT_TRUE(store.put("lora", row.tokens, row.sequence));
+  EXPECT_EQ(f.files(), 2u);
+  const auto found = store.find("", joined(counting(0, 13), {99}));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->length, 13);
+  TestRow part{*store.restore(f.cache, found->entry, 13), counting(0, 13)};
+  EXPECT_EQ(difference(part), "");
+}
+
+TEST(DiskStore, UntrimmableEntriesKeepTheirAncestors) {
+  Fixture f({.page = 4, .window = 6});
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 10));
+  store.put("", row.tokens, row.sequence);
+  append(f.cache, row, counting(10, 10));
+  store.put("", row.tokens, row.sequence);
+  EXPECT_EQ(f.files(), 2u);
+  EXPECT_EQ(store.find("", joined(counting(0, 12), {99}))->length, 10);
+}
+
+TEST(DiskStore, EvictsTheLeastRecentlyUsed) {
+  Fixture f;
+  uint64_t bytes = 0;
+  {
+    DiskStore store(f.options());
+    TestRow row = f.computed(counting(0, 10));
+    store.put("", row.tokens, row.sequence);
+    bytes = store.stats().bytes;
+    store.save("kept", "", row.tokens, row.sequence, "{}");
+  }
+  DiskStore store(f.options(bytes * 4));
+  const auto stored = [&](int32_t from) {
+    return store.find("", joined(counting(from, 10), {1})).has_value();
+  };
+  for (const int32_t from : {100, 200}) {
+    TestRow row = f.computed(counting(from, 10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto first = store.find("", joined(counting(0, 10), {1}));
+  ASSERT_TRUE(first && first->entry.name.empty());
+  ASSERT_TRUE(store.restore(f.cache, first->entry, 10));  // used again
+  TestRow row = f.computed(counting(300, 10));
+  EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+  EXPECT_TRUE(stored(0));
+  EXPECT_FALSE(stored(100));
+  EXPECT_TRUE(stored(200));
+  EXPECT_TRUE(stored(300));
+  EXPECT_EQ(store.stats().evictions, 1u);
+  EXPECT_EQ(store.load("kept", f.cache).tokens, counting(0, 10));
+  TestRow large = f.computed(counting(1000, 200));
+  DiskStore tiny(f.options(4000));
+  EXPECT_FALSE(tiny.put("", large.tokens, large.sequence));
+  EXPECT_EQ(f.warnings.size(), 1u);
+}
+
+TEST(DiskStore, Conversations) {
+  Fixture f({.page = 4, .window = 6});
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 12));
+  store.save("trip", "", row.tokens, row.sequence, R"({"messages":["hello"]})");
+  append(f.cache, row, counting(12, 3));
+  store.save("trip", "", row.tokens, row.sequence, R"({"messages":["hello","bye"]})");
+  EXPECT_EQ(f.files(), 1u);
+  auto conversation = store.load("trip", f.cache);
+  EXPECT_EQ(conversation.metadata, R"({"messages":["hello","bye"]})");
+  TestRow back{std::move(conversation.sequence), conversation.tokens};
+  EXPECT_EQ(difference(back), "");
+  EXPECT_THROW(store.load("other", f.cache), Error);
+  EXPECT_THROW(store.save("", "", row.tokens, row.sequence, ""), Error);
+  auto options = f.options();
+  options.identity.numerics_id = "else";
+  DiskStore foreign(options);
+  try {
+    foreign.load("trip", f.cache);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_NE(std::string(error.what()).find("another model"), std::string::npos);
+  }
+  EXPECT_TRUE(store.remove_named("trip"));
+  EXPECT_FALSE(store.remove_named("trip"));
+}
+
+TEST(DiskStore, CorruptEntriesAreDroppedAndNeverServed) {
+  Fixture f;
+  fs::path entry, saved;
+  {
+    DiskStore store(f.options());
+    TestRow row = f.computed(counting(0, 40));
+    store.put("", row.tokens, row.sequence);
+    entry = store.entries()[0].path;
+    TestRow other = f.computed(counting(50, 10));
+    store.save("mine", "", other.tokens, other.sequence, "");
+    for (const StoreEntry& e : store.entries())
+      if (!e.name.empty()) saved = e.path;
+  }
+  flip_byte(entry, 5);  // in the last page: a verifying restore notices
+  {
+    auto options = f.options();
+    options.verify = true;
+    DiskStore store(options);
+    const auto found = store.find("", counting(0, 45));
+    ASSERT_TRUE(found);
+    EXPECT_FALSE(store.restore(f.cache, found->entry, found->length));
+    EXPECT_FALSE(fs::exists(entry));
+    EXPECT_EQ(f.warnings.size(), 1u);
+    EXPECT_NE(f.warnings[0].find("hash mismatch"), std::string::npos);
+    EXPECT_FALSE(store.find("", counting(0, 45)));
+  }
+  // A damaged header, with an index that has been lost: a prefix is removed, a saved conversation is kept.
+  {
+    DiskStore store(f.options());
+    TestRow row = f.computed(counting(0, 40));
+    store.put("", row.tokens, row.sequence);
+    entry = store.entries()[0].path == saved ? store.entries()[1].path : store.entries()[0].path;
+  }
+  for (const fs::path& path : {entry, saved}) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(100);
+    file.put('~');
+  }
+  fs::remove(f.dir / "index.sqlite3");
+  f.warnings.clear();
+  DiskStore store(f.options());
+  EXPECT_EQ(f.warnings.size(), 2u);
+  EXPECT_FALSE(fs::exists(entry));
+  EXPECT_TRUE(fs::exists(saved));
+  EXPECT_TRUE(store.entries().empty());
+}
+
+TEST(DiskStore, TheIndexIsDerived) {
+  Fixture f;
+  {
+    DiskStore store(f.options());
+    for (const int32_t from : {0, 100}) {
+      TestRow row = f.computed(counting(from, 9));
+      store.put("", row.tokens, row.sequence);
+    }
+  }
+  std::ofstream(f.dir / "index.sqlite3", std::ios::trunc)
+      << "this is no database, and long enough to be looked at";
+  DiskStore store(f.options());
+  EXPECT_EQ(store.entries().size(), 2u);
+  EXPECT_FALSE(store.stats().index_in_memory);
+  fs::remove(store.entries()[0].path);
+  DiskStore again(f.options());
+  EXPECT_EQ(again.entries().size(), 1u);
+  // An entry that another process removed is a miss.
+  const auto found = again.find("", joined(counting(100, 9), {1}));
+  ASSERT_TRUE(found);
+  fs::remove(found->entry.path);
+  EXPECT_FALSE(again.restore(f.cache, found->entry, 9));
+  EXPECT_FALSE(again.find("", joined(counting(100, 9), {1})));
+}
+
+TEST(DiskStore, ForeignFoldersAreLeftAlone) {
+  Fixture f;
+  auto other = f.options();
+  other.identity.weights_digest = "other";
+  TestRow row = f.computed(counting(0, 9));
+  DiskStore foreign(other);
+  foreign.put("", row.tokens, row.sequence);
+  DiskStore store(f.options(1));
+  EXPECT_TRUE(store.entries().empty());
+  EXPECT_EQ(f.files(), 1u);
+  EXPECT_TRUE(f.warnings.empty());
+}
+
+TEST(DiskStore, AFullDiskIsAWarningAndNothingIsLost) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 9)), large = f.computed(counting(0, 200));
+  ASSERT_TRUE(store.put("", row.tokens, row.sequence));
+  struct rlimit limit {};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = limit;
+  small.rlim_cur = 12000;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const bool stored = store.put("", large.tokens, large.sequence);
+  EXPECT_THROW(store.save("x", "", large.tokens, large.sequence, ""), Error);
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, previous);
+  EXPECT_FALSE(stored);
+  EXPECT_EQ(f.warnings.size(), 1u);
+  EXPECT_EQ(f.files(), 1u);
+  EXPECT_EQ(f.files(".tmp"), 0u);
+  EXPECT_TRUE(store.find("", joined(counting(0, 9), {1})));
+  EXPECT_EQ(difference(large), "");
+}
+
+TEST(DiskStore, VerbsWithoutAModel) {
+  Fixture f({.page = 4, .window = 6, .sinks = 1});
+  fs::path entry;
+  {
+    DiskStore store(f.options());
+    TestRow row = f.computed(counting(0, 30));
+    store.save("talk", "", row.tokens, row.sequence, "m");
+    entry = store.entries()[0].path;
+  }
+  EXPECT_EQ(list_store(f.dir).size(), 1u);
+  EXPECT_EQ(verify_store(f.dir)[0].error, "");
+  EXPECT_EQ(find_entry(f.dir, "talk"), entry);
+  EXPECT_EQ(find_entry(f.dir, entry.filename().native().substr(0, 12)), entry);
+  EXPECT_THROW(find_entry(f.dir, "nobody"), Error);
+  const fs::path dense = f.dir / "out.bin";
+  export_entry(entry, dense);
+  Fixture other({.page = 8, .window = 6, .sinks = 1});
+  const fs::path imported = import_entry(dense, other.dir, 8);
+  EXPECT_EQ(verify_store(other.dir)[0].error, "");
+  DiskStore store(other.options());
+  auto conversation = store.load("talk", other.cache);
+  TestRow row{std::move(conversation.sequence), conversation.tokens};
+  EXPECT_EQ(difference(row), "");
+  flip_byte(imported, 3);
+  EXPECT_NE(verify_store(other.dir)[0].error, "");
+  EXPECT_THROW(export_entry(imported, other.dir / "x"), Error);
+  EXPECT_THROW(list_store(f.dir / "none"), Error);
+}
+
+// Writers of one store in a process of their own, killed at any moment.
+TEST(DiskStore, KilledWritersLeaveOnlyWholeEntries) {
+  Fixture f({.page = 4, .window = 6, .state_bytes = 8});
+  for (int round = 0; round < 25; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      try {
+        DiskStore store(f.options());
+        std::mt19937 random(static_cast<uint32_t>(round));
+        for (;;) {
+          TestRow row = f.computed(testing::random_tokens(random, 1 + random() % 60, 3));
+          if (random() % 4 == 0) {
+            store.save("talk", "", row.tokens, row.sequence, "m");
+          } else {
+            store.put(random() % 2 == 0 ? "" : "lora", row.tokens, row.sequence);
+          }
+        }
+      } catch (...) {
+        ::_exit(3);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(3000 + 2711 * round % 40000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
+    for (const StoredFile& file : verify_store(f.dir)) ASSERT_EQ(file.error, "") << file.path;
+    DiskStore store(f.options());
+    EXPECT_EQ(f.files(".tmp"), 0u);
+    EXPECT_EQ(store.entries().size(), f.files());
+    for (const StoreEntry& entry : store.entries()) {
+      if (!entry.name.empty()) continue;
+      auto sequence = store.restore(f.cache, entry, static_cast<int32_t>(entry.tokens.size()));
+      ASSERT_TRUE(sequence);
+      TestRow row{std::move(*sequence), entry.tokens};
+      ASSERT_EQ(difference(row), "");
+    }
+  }
+  EXPECT_TRUE(f.warnings.empty()) << f.warnings[0];
+}
+
+TEST(DiskStore, TwoProcessesShareOneStore) {
+  Fixture f({.page = 4});
+  const auto tokens_of = [](int writer, int i) { return counting(10000 * writer + 100 * i, 12); };
+  const auto use = [&](int writer) {
+    DiskStore store(f.options(40000));  // a few entries: both also evict what the other wrote
+    for (int i = 0; i < 30; ++i) {
+      TestRow row = f.computed(tokens_of(writer, i));
+      if (!store.put("", row.tokens, row.sequence)) return 1;
+      const auto found = store.find("", joined(tokens_of(1 - writer, i), {1}));
+      if (!found) continue;
+      auto sequence = store.restore(f.cache, found->entry, found->length);
+      if (!sequence) continue;  // evicted by the other meanwhile
+      TestRow other{std::move(*sequence),
+                    {found->entry.tokens.begin(), found->entry.tokens.begin() + found->length}};
+      if (!difference(other).empty()) return 2;
+    }
+    return 0;
+  };
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int code = 3;
+    try {
+      code = use(1);
+    } catch (...) {
+    }
+    ::_exit(code);
+  }
+  EXPECT_EQ(use(0), 0);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  for (const StoredFile& file : verify_store(f.dir)) EXPECT_EQ(file.error, "");
+  DiskStore store(f.options(40000));
+  EXPECT_EQ(store.entries().size(), f.files());
+}
+
+}  // namespace
+}  // namespace kvasir::kv
