@@ -295,7 +295,7 @@ TEST(KvkFile, AFullDiskLeavesNothingBehind) {
 // Headers of every codec survive their text.
 TEST(KvkHeader, TextAndBack) {
   for (const char* spec : {"f32", "bf16", "affine:4:32", "affine:8:64:bf16", "turbo:8,3", "rot:5",
-                           "f16/rot:4", "affine:8:64/rot:4", "turbokey:5"})
+                           "f16/rot:4", "affine:8:64/rot:4", "turbokey:5/affine:8:64"})
     for (const Dtype plain : {Dtype::bf16, Dtype::f32}) {
       KvkHeader header;
       header.identity.ns = "a+b \"quoted\" \xC3\xA9";

@@ -47,11 +47,27 @@ std::vector<IsaLevel> levels() {
   return list;
 }
 
-const char* const kSpecs[] = {"f32",         "f16",         "bf16",      "affine:2:32", "affine:3:64",
-                              "affine:4:64", "affine:5:32", "affine:6",  "affine:8:64", "affine:8:64:bf16",
-                              "turbo:8,3",   "turbo:2,8",   "turbo:5,2", "rot:2",       "rot:3",
-                              "rot:4",       "rot:5",       "rot:8",     "f16/rot:4",   "affine:8/rot:4",
-                              "turbokey:4"};
+const char* const kSpecs[] = {"f32",
+                              "f16",
+                              "bf16",
+                              "affine:2:32",
+                              "affine:3:64",
+                              "affine:4:64",
+                              "affine:5:32",
+                              "affine:6",
+                              "affine:8:64",
+                              "affine:8:64:bf16",
+                              "turbo:8,3",
+                              "turbo:2,8",
+                              "turbo:5,2",
+                              "rot:2",
+                              "rot:3",
+                              "rot:4",
+                              "rot:5",
+                              "rot:8",
+                              "f16/rot:4",
+                              "affine:8/rot:4",
+                              "turbokey:4/affine:8:64"};
 
 TEST(RealLayouts, TokenBytesFollowThePlaneTable) {
   for (const char* spec : kSpecs)

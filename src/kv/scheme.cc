@@ -322,7 +322,12 @@ CodecPair parse_codec(std::string_view spec, Dtype plain) {
     throw_error(ErrorCode::invalid_input,
                 "--kv {}: expected at most one '/', between the codec of keys and that of values",
                 printable(spec));
-  return {.k = parse_plane(sides[0], plain, spec), .v = parse_plane(sides.back(), plain, spec)};
+  const CodecPair pair{.k = parse_plane(sides[0], plain, spec), .v = parse_plane(sides.back(), plain, spec)};
+  if (pair.v.kind == PlaneCodec::Kind::turbo_key)
+    throw_error(ErrorCode::invalid_input,
+                "--kv {}: turbokey encodes keys only; name a codec of the values, for example {}/rot:4",
+                printable(spec), printable(sides[0]));
+  return pair;
 }
 
 Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer> layers) {

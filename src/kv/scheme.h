@@ -8,11 +8,11 @@
 //                                                   SCALES f16 (default where T has 16 bits), bf16 or f32
 //                                                   (default where T is f32)
 //        | turbo[:K,V]                              TurboQuant; turbo alone is turbo:8,3
-//        | turbokey:BITS | rot:BITS                 one of its planes, on keys and values alike
-//        | KPLANE/VPLANE                            any two of f32 f16 bf16 affine:... turbokey:... rot:...
-//        | config[:FILE]                            per layer, from FILE or the model folder's kv_config.json
-//        | auto:BYTES                               per layer, at most BYTES per token in all, by the
-//        measured sensitivity table
+//        | rot:BITS                              rotation and codebook, on keys and values alike
+//        | KPLANE/VPLANE                            any two of f32 f16 bf16 affine:... rot:...; turbokey:BITS
+//        for keys | config[:FILE]                            per layer, from FILE or the model folder's
+//        kv_config.json | auto:BYTES                               per layer, at most BYTES per token in all,
+//        by the measured sensitivity table
 #pragma once
 
 #include <filesystem>

@@ -92,15 +92,32 @@ TEST(Scheme, Grammar) {
   EXPECT_EQ(parse_codec("turbo:4,2", Dtype::bf16), parse_codec("turbokey:4/rot:2", Dtype::bf16));
   EXPECT_EQ(parse_codec("rot:5", Dtype::bf16), parse_codec("rot:5/rot:5", Dtype::bf16));
   EXPECT_EQ(parse_codec("affine:8/rot:4", Dtype::bf16).v.kind, Kind::rotated);
-  for (const char* bad : {"q8_0", "affine", "affine:", "affine:x", "affine:8:", "affine:8:64:i8",
-                          "affine:8:64:f16:1", "turbo:8", "turbo:8,3,2", "rot", "rot:4:2", "f32/f16/bf16",
-                          "/", "f16/", "", "bf16 ", "affine:-4", "affine:99999999999999999999"})
+  for (const char* bad : {"q8_0",
+                          "affine",
+                          "affine:",
+                          "affine:x",
+                          "affine:8:",
+                          "affine:8:64:i8",
+                          "affine:8:64:f16:1",
+                          "turbo:8",
+                          "turbo:8,3,2",
+                          "rot",
+                          "rot:4:2",
+                          "f32/f16/bf16",
+                          "/",
+                          "f16/",
+                          "",
+                          "bf16 ",
+                          "affine:-4",
+                          "turbokey:4",
+                          "f16/turbokey:4",
+                          "affine:99999999999999999999"})
     EXPECT_THROW(parse_codec(bad, Dtype::bf16), Error) << bad;
 }
 
 TEST(Scheme, DescribeIsTheGrammarsInverse) {
   for (const char* spec : {"f32", "bf16", "affine:4:64", "affine:8:128:bf16", "turbo:8,3", "rot:5",
-                           "affine:8:64/rot:4", "f16/rot:3", "turbokey:5", "rot:4/affine:8:32"})
+                           "affine:8:64/rot:4", "f16/rot:3", "turbokey:5/affine:8:64", "rot:4/affine:8:32"})
     EXPECT_EQ(describe(parse_codec(spec, Dtype::bf16)), spec);
 }
 
