@@ -82,7 +82,7 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<MergeText>& m
 
   // Three lookups a merge: a block's hashes are computed ahead, so that the cache misses overlap.
   struct Pending {
-    uint64_t left, right, whole;
+    uint64_t left, right;
     size_t begin, length;
   };
   constexpr size_t kBlock = 32;
@@ -101,6 +101,7 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<MergeText>& m
     if (id < 0) odd_.add(text, id = static_cast<int32_t>(odd_.entries()));
     return vocabulary_.size() + id;
   };
+  int32_t whole = -1;
   for (size_t block = 0; block < merges.size(); block += kBlock) {
     const size_t count = std::min(kBlock, merges.size() - block);
     texts.clear();
@@ -116,16 +117,18 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, const std::vector<MergeText>& m
       p.length = texts.size() - p.begin;
       p.left = Vocabulary::hash(m.left);
       p.right = Vocabulary::hash(m.right);
-      p.whole = Vocabulary::hash(std::string_view(texts).substr(p.begin));
       vocabulary_.prefetch(p.left);
       vocabulary_.prefetch(p.right);
-      vocabulary_.prefetch(p.whole);
     }
     for (size_t k = 0; k < count; ++k) {
       const MergeText& m = merges[block + k];
       const Pending& p = pending[k];
       const int32_t left = resolve(m.left, p.left, block + k), right = resolve(m.right, p.right, block + k);
-      const int32_t whole = resolve(std::string_view(texts).substr(p.begin, p.length), p.whole, block + k);
+      // As a rule each merge makes the token after the one that the merge before it made: no search then.
+      const std::string_view text = std::string_view(texts).substr(p.begin, p.length);
+      whole = vocabulary_.has(whole + 1) && vocabulary_.text(whole + 1) == text
+                  ? whole + 1
+                  : resolve(text, Vocabulary::hash(text), block + k);
       merges_.add(left, right, {static_cast<uint32_t>(block + k), whole}, !options_.first_merge_counts);
     }
   }

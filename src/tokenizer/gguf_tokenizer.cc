@@ -123,9 +123,19 @@ class Loader {
       const int32_t type = data_.token_types[i];
       p.kinds[i] = type >= 0 && type <= 6 ? static_cast<TokenKind>(type) : TokenKind::undefined;
     }
+    // Hashes are computed a block ahead, so that the cache misses of the table overlap.
+    constexpr size_t kBlock = 32;
+    std::array<uint64_t, kBlock> hashes;
     std::string placeholder;
     for (size_t i = 0; i < n; ++i) {
+      if (i % kBlock == 0) {
+        for (size_t k = i; k < std::min(n, i + kBlock); ++k) {
+          hashes[k - i] = Vocabulary::hash(data_.tokens[k]);
+          p.vocabulary.prefetch(hashes[k - i]);
+        }
+      }
       std::string_view text = data_.tokens[i];
+      uint64_t hash = hashes[i % kBlock];
       if (text.size() > kLongestToken) {
         throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: token {} has {} bytes, the limit is {}", i,
                     text.size(), kLongestToken);
@@ -133,9 +143,10 @@ class Loader {
       if (text.empty()) {
         placeholder = fmt::format("[EMPTY_{}]", i);
         text = placeholder;
+        hash = Vocabulary::hash(text);
         p.kinds[i] = TokenKind::unused;
       }
-      const int32_t other = p.vocabulary.add(text, static_cast<int32_t>(i));
+      const int32_t other = p.vocabulary.add(text, static_cast<int32_t>(i), hash);
       if (other != Vocabulary::kNone) {
         throw_error(ErrorCode::corrupt_file, "GGUF tokenizer: tokens {} and {} are the same: {}", other, i,
                     printable(text));

@@ -1,5 +1,7 @@
 #include "tokenizer/model.h"
 
+// Hashes of a few bytes cost less than a call.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>

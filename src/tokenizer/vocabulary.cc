@@ -1,5 +1,7 @@
 #include "tokenizer/vocabulary.h"
 
+// Hashes of a few bytes cost less than a call.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
@@ -44,9 +46,12 @@ size_t Vocabulary::slot_of(std::string_view text, uint64_t h) const {
 }
 
 int32_t Vocabulary::add(std::string_view text, int32_t id) {
+  return add(text, id, hash(text));
+}
+
+int32_t Vocabulary::add(std::string_view text, int32_t id, uint64_t h) {
   KVASIR_CHECK(id >= 0);
   if (entries_.size() * 2 >= slots_.size()) grow(std::max<size_t>(16, slots_.size() * 2));
-  const uint64_t h = hash(text);
   Slot& slot = slots_[slot_of(text, h)];
   if (slot.entry >= 0) return entries_[static_cast<size_t>(slot.entry)].id;
   if (bytes_.size() + text.size() > std::numeric_limits<uint32_t>::max()) {

@@ -19,6 +19,9 @@ class Vocabulary {
   // Enters a text. Where it is known already, nothing changes and its old id is returned; else kNone.
   int32_t add(std::string_view text, int32_t id);
 
+  // The same, with the text's hash(): see prefetch().
+  int32_t add(std::string_view text, int32_t id, uint64_t hash);
+
   // Enters a text, or gives a known text this id. Returns the old id or kNone.
   int32_t add_or_replace(std::string_view text, int32_t id);
 
@@ -34,7 +37,9 @@ class Vocabulary {
 
   // Lookups of many texts overlap their cache misses when the hashes are known a few texts ahead.
   static uint64_t hash(std::string_view text);
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
+  void prefetch(uint64_t hash) const {
+    if (!slots_.empty()) __builtin_prefetch(&slots_[hash & mask_]);
+  }
   int32_t find(std::string_view text, uint64_t hash) const;
 
  private:
