@@ -360,12 +360,8 @@ ConstantFolder::ConstantFolder(ConstantPool& pool) : pool_(pool), interpreter_(n
 // Sets may_fold: whether the expression can be constant, judged by its leaves.
 bool ConstantFolder::mark(Expression& node) {
   bool all = true;
-  std::vector<bool> children;
-  for (const ExpressionPtr& child : node.children) {
-    const bool folds = child == nullptr ? node.kind != X::filter && node.kind != X::test : mark(*child);
-    children.push_back(folds);
-    all = all && folds;
-  }
+  for (const ExpressionPtr& child : node.children)
+    all = (child == nullptr ? node.kind != X::filter && node.kind != X::test : mark(*child)) && all;
   if (node.arguments != nullptr) {
     for (const ExpressionPtr& argument : node.arguments->positional) all = mark(*argument) && all;
     for (const auto& [key, argument] : node.arguments->keywords) all = mark(*argument) && all;
@@ -394,10 +390,10 @@ bool ConstantFolder::mark(Expression& node) {
     case X::logical_and:
     case X::logical_or:
     case X::conditional:
-      node.may_fold = children[0];
+      node.may_fold = node.children[0]->may_fold;
       break;
     case X::compare:
-      node.may_fold = children[0] && children[1];
+      node.may_fold = node.children[0]->may_fold && node.children[1]->may_fold;
       break;
     default:
       node.may_fold = all;

@@ -35,7 +35,8 @@ class PercentFormatter {
     }
     // Python takes anything with a subscript for a mapping here, and then does not count the arguments.
     is_mapping_ = operand.is(Kind::dict) || operand.is(Kind::list) || operand.is(Kind::undefined) ||
-                  operand.is(Kind::range);
+                  operand.is(Kind::range) ||
+                  (operand.is(Kind::callable) && operand.callable().type_name() == "TemplateReference");
   }
 
   Value run() {

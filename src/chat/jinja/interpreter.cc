@@ -74,7 +74,12 @@ Interpreter::~Interpreter() {
     context.set.clear();
     context.given.clear();
   }
-  for (const Value& value : namespaces_) value.name_space().attributes = Value();
+  for (const Value& value : remembered_) {
+    if (value.is(Kind::name_space))
+      value.name_space().attributes = Value();
+    else
+      value.callable().break_cycles();
+  }
 }
 
 std::string Interpreter::render() {
@@ -318,7 +323,7 @@ Flow Interpreter::execute_for(const Statement& node) {
 
 Value Interpreter::render_recursive_loop(const Statement& node, Activation* parent, const Value& iterable,
                                          int depth) {
-  parent->captured = true;
+  capture(parent);
   Context* const context = parent->context;
   const FunctionCall call(*this, *node.loop_function, parent, context);
   Capture capture(*this);
@@ -354,7 +359,8 @@ Flow Interpreter::run_loop(const Statement& node, const Value& iterable, int dep
   Value loop;
   std::optional<LoopSource> source;
   if (node.extended) {
-    definition->captured = true;
+    // Only these two use the variables around the loop again, perhaps after the function that they belong to.
+    if (node.recursive || node.condition != nullptr) capture(definition);
     loop = Value(Kind::callable, new LoopObject(*this, node, iterable, depth, definition));
   } else {
     source.emplace(*this, node, iterable, definition);
@@ -379,10 +385,15 @@ Flow Interpreter::run_loop(const Statement& node, const Value& iterable, int dep
   return flow;
 }
 
-Value Interpreter::make_macro(const Macro& macro, const Statement& node) {
-  for (Activation* activation = activation_; activation != nullptr && !activation->captured;
-       activation = activation->parent)
+void Interpreter::capture(Activation* activation) {
+  for (; activation != nullptr && !activation->captured; activation = activation->parent) {
+    budget_->charge(sizeof(Activation) + activation->slots.size() * sizeof(Value));
     activation->captured = true;
+  }
+}
+
+Value Interpreter::make_macro(const Macro& macro, const Statement& node) {
+  capture(activation_);
   return Value(Kind::callable, new MacroObject(macro, node, activation_, autoescape_));
 }
 

@@ -75,8 +75,8 @@ class Interpreter {
   bool next_filtered(const Statement& loop, Activation* parent, std::unique_ptr<Activation>& own,
                      Iteration& source, Value& out);
   const TemplateTree* tree() const { return tree_; }
-  // A namespace may be part of a reference cycle: it is emptied when the render ends.
-  void remember(Value name_space) { namespaces_.push_back(std::move(name_space)); }
+  // An object that may be part of a reference cycle (namespaces, some loops): it is emptied when the render ends.
+  void remember(Value object) { remembered_.push_back(std::move(object)); }
 
  private:
   friend class FunctionCall;
@@ -107,6 +107,8 @@ class Interpreter {
   void leave(const Scope& scope);
   Value& slot(const Slot& where);
   Value resolve(const std::string& name);
+  // Keeps an activation (and those around it) until the render ends: something refers to it.
+  void capture(Activation* activation);
   Value make_macro(const Macro& macro, const Statement& node);
   Value wrap_output(std::string text, OutputMode mode);
 
@@ -132,7 +134,7 @@ class Interpreter {
   std::deque<Context> contexts_;
   Activation* activation_ = nullptr;
   std::vector<std::unique_ptr<Activation>> kept_;
-  std::vector<Value> namespaces_;
+  std::vector<Value> remembered_;
   std::string output_;
   std::string* sink_ = &output_;
   size_t buffered_ = 0;

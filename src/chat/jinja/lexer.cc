@@ -307,7 +307,17 @@ class Lexer {
   }
 
   bool lex_name() {
+    const auto is_ascii_word = [](char c) {
+      return c == '_' || is_ascii_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+    };
     size_t end = position_;
+    while (end < text_.size() && is_ascii_word(text_[end])) ++end;
+    if (end > position_ && (end == text_.size() || static_cast<unsigned char>(text_[end]) < 0x80)) {
+      // The usual name (numbers were tried before, so it does not begin with a digit).
+      push(TokenKind::name, std::string(text_.substr(position_, end - position_)));
+      position_ = end;
+      return true;
+    }
     while (end < text_.size()) {
       size_t after = end;
       const char32_t c = next_code_point(text_, after);
@@ -449,7 +459,7 @@ class Lexer {
     };
     const std::string_view rest = text_.substr(position_);
     for (const auto& [text, kind] : kOperators) {
-      if (rest.substr(0, text.size()) != text) continue;
+      if (rest[0] != text[0] || (text.size() == 2 && (rest.size() < 2 || rest[1] != text[1]))) continue;
       const char c = text[0];
       if (kind == TokenKind::left_paren) open += ')';
       if (kind == TokenKind::left_bracket) open += ']';

@@ -102,7 +102,7 @@ Value LoopObject::cycle(Arguments& arguments) {
   return arguments.positional[static_cast<size_t>(index0_) % arguments.positional.size()];
 }
 
-Value LoopObject::changed(Arguments& arguments) {
+Value LoopObject::changed(Interpreter& interpreter, Arguments& arguments) {
   if (!arguments.keywords.empty()) type_error("changed() takes no keyword arguments");
   if (last_changed_.has_value() && last_changed_->size() == arguments.positional.size()) {
     bool same = true;
@@ -111,11 +111,21 @@ Value LoopObject::changed(Arguments& arguments) {
              equals((*last_changed_)[i], arguments.positional[i]);
     if (same) return Value(false);
   }
+  for (const Value& value : arguments.positional) {
+    // `loop.changed(loop)`, or something that holds the loop
+    if (value.object() == nullptr || value.is_string()) continue;
+    interpreter.remember(Value(Kind::callable, this));
+    break;
+  }
   last_changed_ = arguments.positional;
   return Value(true);
 }
 
 bool LoopObject::attribute(Interpreter&, std::string_view name, Value& out) {
+  const auto method = [this](std::string_view method_name, FunctionObject::Body body) {
+    return Value(Kind::callable,
+                 new FunctionObject(method_name, Value(Kind::callable, this), body, "method"));
+  };
   if (name == "index") {
     out = Value(index0_ + 1);
   } else if (name == "index0") {
@@ -138,15 +148,14 @@ bool LoopObject::attribute(Interpreter&, std::string_view name, Value& out) {
     out = index0_ == 0 ? Value::undefined_hint("there is no previous item") : before_;
   } else if (name == "nextitem") {
     out = peek() ? after_ : Value::undefined_hint("there is no next item");
-  } else if (name == "cycle" || name == "changed") {
-    const bool cycles = name == "cycle";
-    out = Value(Kind::callable, new FunctionObject(
-                                    cycles ? "cycle" : "changed", Value(Kind::callable, this),
-                                    cycles ? +[](Interpreter&, const Value& self,
-                                                 Arguments& a) { return self.as<LoopObject>().cycle(a); }
-                                           : +[](Interpreter&, const Value& self,
-                                                 Arguments& a) { return self.as<LoopObject>().changed(a); },
-                                    "method"));
+  } else if (name == "cycle") {
+    out = method("cycle", [](Interpreter&, const Value& self, Arguments& a) {
+      return self.as<LoopObject>().cycle(a);
+    });
+  } else if (name == "changed") {
+    out = method("changed", [](Interpreter& i, const Value& self, Arguments& a) {
+      return self.as<LoopObject>().changed(i, a);
+    });
   } else {
     return false;
   }

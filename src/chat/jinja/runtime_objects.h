@@ -57,7 +57,8 @@ class LoopObject : public CallableObject {
   bool iterate_next(Value& out) override;
 
   Value cycle(Arguments& arguments);
-  Value changed(Arguments& arguments);
+  Value changed(Interpreter& interpreter, Arguments& arguments);
+  void break_cycles() override { last_changed_.reset(); }
 
  private:
   bool peek();

@@ -18,6 +18,17 @@ void for_each_child(const Expression& node, Visit&& visit) {
   if (node.arguments->keyword_pack != nullptr) visit(*node.arguments->keyword_pack);
 }
 
+// Whether a body assigns names of its own scope.
+bool assigns(const Body& body) {
+  for (const StatementPtr& statement : body) {
+    if (statement->kind == S::assign || statement->kind == S::assign_block || statement->kind == S::macro)
+      return true;
+    for (const auto& [condition, branch] : statement->branches)
+      if (assigns(branch)) return true;
+  }
+  return false;
+}
+
 // Records what a scope references and assigns. Inner scopes are not entered.
 class SymbolVisitor {
  public:
@@ -64,7 +75,7 @@ class SymbolVisitor {
         visit(*node.value);
         break;
       case S::if_chain:
-        visit_if(node, 0);
+        visit_if(node);
         break;
       case S::with:
         for (const auto& [target, value] : node.assignments) visit(*value);
@@ -88,7 +99,17 @@ class SymbolVisitor {
 
  private:
   // An elif is an `if` of its own in a branch of the first one, beside (not inside) the branches before it.
-  void visit_if(const Statement& node, size_t) {
+  void visit_if(const Statement& node) {
+    bool any = false;
+    for (const auto& [condition, branch] : node.branches) any = any || assigns(branch);
+    if (!any) {
+      // Branches that only read leave the same marks in any order: no copies needed.
+      for (const auto& [condition, branch] : node.branches) {
+        visit(condition.get());
+        visit(branch);
+      }
+      return;
+    }
     visit(*node.branches[0].first);
     Symbols* const original = symbols_;
     Symbols body = *original, elifs = *original, otherwise = *original;

@@ -295,6 +295,8 @@ class CallableObject : public Object {
   virtual int64_t length(Interpreter*) { return -1; }
   virtual bool iterate_next(Value&) { return false; }
   virtual bool is_iterable() const { return false; }
+  // Drops what may refer back to this object, when the render ends.
+  virtual void break_cycles() {}
 };
 
 // Owns the constants of a parsed template. Their reference counts are never touched again, so that renders on
