@@ -229,10 +229,13 @@ class Attention final : public program::Op {
     if (begin >= end) return;
     KeySegment current = segment_at(step, row, head, segments.at(begin));
     for (int32_t i = begin; i < end; ++i) {
+      // After the last one comes, as a rule, the first one of the next head.
+      const bool more = i + 1 < end, other_head = !more && head + 1 < options_.kv_heads;
       KeySegment next;
-      if (i + 1 < end) next = segment_at(step, row, head, segments.at(i + 1));
-      kernels_.segment(tile, current, i + 1 < end ? &next : nullptr, state_of(i));
-      current = next;
+      if (more || other_head)
+        next = segment_at(step, row, more ? head : head + 1, segments.at(more ? i + 1 : 0));
+      kernels_.segment(tile, current, more || other_head ? &next : nullptr, state_of(i));
+      if (more) current = next;
     }
   }
 

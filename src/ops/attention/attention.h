@@ -9,23 +9,25 @@
 // Numerics. Keys are cut into segments of 256 at absolute positions. Inside a segment, for one (token, head):
 //
 //   - s_j = scale q.k_j, one f32 chain over the channels in ascending order. Capped: s_j = c tanh(s_j / c).
-//   - m = max s_j over the visible keys; p_j = 2^(s_j log2(e) - m log2(e)); l = sum p_j, as 16 partial sums by
+//   - m = max s_j over the visible keys; p_j = 2^(s_j log2(e) - m log2(e)); l = sum p_j, as 16 partial sums
+//   by
 //     j mod 16 and a fixed tree.
 //   - o = sum p_j v_j, one f32 chain over the keys in ascending order.
 //
-// Segments are merged in ascending order: M' = max(M, m), O' = O 2^(M - M') + o 2^(m - M'), L' likewise; out =
-// O / L, after a per-head sink logit joined L. Nothing else enters, so the bits of a token's output do not depend
-// on the chunk, batch, threads, page size or tiling that it was computed in. Keys outside the range are blended
-// away: their pages may hold anything.
+// Segments are merged in ascending order: M' = max(M, m), O' = O 2^(M - M') + o 2^(m - M'), L' likewise; out
+// = O / L, after a per-head sink logit joined L. Nothing else enters, so the bits of a token's output do not
+// depend on the chunk, batch, threads, page size or tiling that it was computed in. Keys outside the range
+// are blended away: their pages may hold anything.
 //
 // Precision f32: q and p in f32. Precision bf16 (activation modes bf16 and int8): q and p rounded to bf16,
 // products exact, sums in f32.
 //
 // Quantized keys: one chain a scale group, times the key's scale, plus its offset times the group's sum of q.
-// Quantized values: p_j times the key's scale first, plus the sum of p_j times the offsets. In bf16 precision, on
-// levels with AVX-512 VNNI, q and p_j times scale are not rounded to bf16 but to 16-bit integers on a scale of
-// their own (a row's largest element, a segment's largest weight), and a group's products are summed exactly.
-// Rotated keys: q is rotated (f32) first. Rotated values: out is un-rotated (f32) at the end.
+// Quantized values: p_j times the key's scale first, plus the sum of p_j times the offsets. In bf16
+// precision, on levels with AVX-512 VNNI, q and p_j times scale are not rounded to bf16 but to 16-bit
+// integers on a scale of their own (a row's largest element, a segment's largest weight), and a group's
+// products are summed exactly. Rotated keys: q is rotated (f32) first. Rotated values: out is un-rotated
+// (f32) at the end.
 #pragma once
 
 #include "base/isa.h"

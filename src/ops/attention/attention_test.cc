@@ -542,6 +542,42 @@ TEST(Attention, BitsDoNotDependOnTheBatch) {
   }
 }
 
+// A tree of drafts: bit j of a token's mask shows the j-th newest key of its range. A mask of ones changes no
+// bit; a token whose two siblings are hidden matches a reference that never had them.
+TEST(Attention, DraftMasksHideNewestKeys) {
+  for (const CodecPair& codec :
+       {CodecPair{plain(Dtype::bf16), plain(Dtype::bf16)}, CodecPair{affine(8), rotated(4)}}) {
+    Case c;
+    c.codec = codec;
+    const int tokens = 300;
+    const Inputs inputs = make_inputs(c, tokens, 6);
+    const auto last_step = [&](const std::vector<uint64_t>& mask) {
+      Harness harness(c, tokens, 1, tokens);
+      Pages pages(harness.layout(), tokens);
+      harness.step({{&inputs, &pages, 0, tokens - 3, tokens}});
+      return harness.step({{&inputs, &pages, tokens - 3, 3, tokens}}, mask);
+    };
+    const size_t width = static_cast<size_t>(c.heads * c.dim_v);
+    const std::vector<float> causal = last_step({});
+    EXPECT_THAT(last_step({~0ull, ~0ull, ~0ull}), BitsEqual(causal));
+    const std::vector<float> masked = last_step({~0ull, ~0ull, ~0ull & ~6ull});
+    EXPECT_TRUE(
+        std::equal(causal.begin(), causal.begin() + static_cast<ptrdiff_t>(2 * width), masked.begin()));
+    GroupGeometry geometry{2, c.kv_heads, c.dim_k, c.dim_v, {}, 0, c.codec, c.page_tokens};
+    const kv::CodecLayout layout(geometry, c.isa);
+    Pages pages(layout, 0);
+    run_alone(c, inputs, tokens, tokens, &pages);
+    Stored stored = stored_tokens(c, layout, pages, tokens);
+    for (auto* plane : {&stored.k, &stored.v})
+      plane->erase(plane->begin() + (tokens - 3) * c.kv_heads, plane->begin() + (tokens - 1) * c.kv_heads);
+    Inputs moved = inputs;  // the query at the place it has among the keys that are left
+    std::copy(inputs.q.end() - c.heads * c.dim_k, inputs.q.end(),
+              moved.q.begin() + (tokens - 3) * c.heads * c.dim_k);
+    const std::vector<double> expected = reference(c, moved, stored, tokens - 3, tokens - 2);
+    for (size_t i = 0; i < width; ++i) EXPECT_NEAR(masked[2 * width + i], expected[i], 2e-2) << i;
+  }
+}
+
 // A later token that is infinite or NaN must not reach an earlier one through a weight of zero.
 TEST(Attention, LaterInfinitiesStayInvisible) {
   for (Dtype type : {Dtype::f32, Dtype::f16, Dtype::bf16}) {

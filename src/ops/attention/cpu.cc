@@ -3,11 +3,11 @@
 //   scores [rows, keys] = Q [rows, channels] K^T      channels ascend, keys in the lanes
 //   out [rows, channels] += P [rows, keys] V          keys ascend, channels in the lanes
 //
-// Both have the same shape: an element of the left matrix (two of bf16, four bytes) is broadcast against vectors of
-// 16 lanes. An output element is one chain of additions whatever the register tile, so tiles may differ between one
-// query and 2,048 without a trace in the bits. Blocks are read from the page as they are where they hold f32, bf16 or
-// bytes; narrower codes are decoded, 32 to 64 keys or 32 to 64 channels of a segment at a time, into a tile of the
-// first-level cache that all rows of the query tile use.
+// Both have the same shape: an element of the left matrix (two of bf16, four bytes) is broadcast against
+// vectors of 16 lanes. An output element is one chain of additions whatever the register tile, so tiles may
+// differ between one query and 2,048 without a trace in the bits. Blocks are read from the page as they are
+// where they hold f32, bf16 or bytes; narrower codes are decoded, 32 to 64 keys or 32 to 64 channels of a
+// segment at a time, into a tile of the first-level cache that all rows of the query tile use.
 #include <math.h>
 #include <string.h>
 
