@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -100,12 +101,20 @@ void Reservation::commit(size_t bytes) {
   if (bytes > reserved_)
     throw_error(ErrorCode::resource_exhausted, "memory plan exceeded: {} bytes wanted of {} reserved", bytes, reserved_);
   const size_t from = align_up(committed_, system_page());
-  const size_t to = align_up(bytes, system_page());
+  size_t to = align_up(bytes, system_page());
+  // Weights are committed tensor by tensor and stream through every step: their range is opened in whole large pages, so
+  // that the first touch can take one. Nothing is resident before it is touched, and the ledger counts what was asked for.
+  constexpr size_t kLargePage = size_t{2} << 20;
+  const bool weights = category_ == MemoryCategory::weights && reserved_ >= kLargePage;
+  if (weights) {
+    const size_t skew = reinterpret_cast<uintptr_t>(data_) % kLargePage;
+    to = std::min(align_up(to + skew, kLargePage) - skew, reserved_);
+  }
   if (to > from) {
     if (::mprotect(data_ + from, to - from, PROT_READ | PROT_WRITE) != 0)
       throw_error(ErrorCode::resource_exhausted, "cannot commit {} bytes: {}", to - from, std::strerror(errno));
-    // Large ranges want large pages: fewer TLB misses when weights stream. A refusal changes nothing but speed.
-    if (to - from >= (size_t{2} << 20)) ::madvise(data_ + from, to - from, MADV_HUGEPAGE);
+    // Large ranges want large pages: fewer TLB misses. A refusal changes nothing but speed.
+    if (weights || to - from >= kLargePage) ::madvise(data_ + from, to - from, MADV_HUGEPAGE);
   }
   if (ledger_ != nullptr) ledger_->add(category_, bytes - committed_);
   committed_ = bytes;

@@ -127,8 +127,9 @@ class GatherRows final : public program::Op {
         continue;
       }
       table_.unpack_row(id, 0, {out, cols}, isa_);
-      if (scale_ != 1.0f)
-        for (size_t c = 0; c < cols; ++c) out[c] *= scale_;
+      for (float factor : {table_.tensor_scale(), scale_})
+        if (factor != 1.0f)
+          for (size_t c = 0; c < cols; ++c) out[c] *= factor;
     }
   }
 

@@ -32,8 +32,8 @@ struct MatmulOptions {
 program::ValueId matmul(program::ProgramBuilder& builder, program::ValueId x, ActivationMode mode,
                         const PackedMatrix& weight, const MatmulOptions& options, IsaLevel isa);
 
-// One row a token, times `scale`: [tokens, table.cols()] f32. Token ids are the step's; a negative id takes a
-// row of StepState::external_embeddings as it is.
+// One row a token, times its tensor scale, times `scale`: [tokens, table.cols()] f32. Token ids are the
+// step's; a negative id takes a row of StepState::external_embeddings as it is.
 program::ValueId gather_rows(program::ProgramBuilder& builder, const PackedMatrix& table, float scale,
                              IsaLevel isa);
 
