@@ -61,9 +61,9 @@ def main():
         peer = llama.get(name, {})
         print(f"### {title}\n")
         print(row(["run", "mean KL", "median", "99th percentile", "top-1"]) + "\n" + row(["---"] + ["---:"] * 4))
-        for mode in ("f32", "bf16", "int8", "auto"):
+        for mode in ("f32", "bf16", "int8", "int8 --kv f16"):
             if f"kl.{name}.{mode}" in ours:
-                print(row([f"kvasir, `{mode}`", *figures(ours[f"kl.{name}.{mode}"])]))
+                print(row([f"kvasir, `--activations {mode}`", *figures(ours[f"kl.{name}.{mode}"])]))
         for case, label in (("f16", "llama.cpp, as published"), ("exact/f16", "llama.cpp, weights de-quantized to F32")):
             if case in peer:
                 print(row([label, *figures(peer[case])]))

@@ -41,7 +41,8 @@ def compare(reference, other, rows=slice(None)):
         p, q = log_softmax(p_raw), log_softmax(q_raw)
         kl.extend((np.exp(p) * (p - q)).sum(axis=1))
     kl = np.array(kl)
-    return {"positions": len(kl), "mean_kl": float(kl.mean()), "median_kl": float(np.median(kl)),
+    return {"positions": len(kl), "mean_kl": float(kl.mean()),
+            "standard_error": float(kl.std() / np.sqrt(len(kl))), "median_kl": float(np.median(kl)),
             "p99_kl": float(np.quantile(kl, 0.99)), "max_kl": float(kl.max()), "top1": same / len(kl),
             "max_abs_difference": worst, "max_abs_reference": largest}
 
