@@ -31,9 +31,9 @@ build: build/$(PRESET)/build.ninja
 run: build/release/build.ninja
 	@cmake --build --preset release -j $(JOBS) --target kvasir_main
 	@$(KVASIR) get $(MODEL) --if-missing
-	@if [ -n "$(PROMPT)" ]; then $(KVASIR) generate $(MODEL) --prompt "$(PROMPT)" --max-tokens 200; \
+	@if [ -n "$(PROMPT)" ]; then $(KVASIR) generate $(MODEL) --prompt "$(PROMPT)" --temperature 0 --max-tokens 200; \
 	elif [ -t 0 ] && [ -t 1 ]; then $(KVASIR) chat $(MODEL); \
-	else $(KVASIR) generate $(MODEL) --prompt "What is the capital of France?" --temperature 0 --max-tokens 64; fi
+	else $(KVASIR) generate $(MODEL) --prompt "What do plants need to grow?" --temperature 0 --max-tokens 100; fi
 
 models: build/release/build.ninja
 	@cmake --build --preset release -j $(JOBS) --target kvasir_main
