@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/conversation_store.h"
 #include "cli/flags.h"
 #include "cli/line_editor.h"
 #include "cli/progress.h"
@@ -27,6 +28,8 @@ struct ChatFlags {
   std::vector<std::string> stop;
   std::string context_policy = "error";
   bool no_history = false;
+  std::string resume;
+  std::string store;
   bool json = false;
 };
 
@@ -36,6 +39,8 @@ constexpr char kHelp[] =
     "/system [TEXT]   show, or set, the system message (and reset)\n"
     "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p, seed, max_tokens,\n"
     "                 or a variable of the chat template\n"
+    "/save NAME       keep the conversation on disk, with all that the model holds of it\n"
+    "/load NAME       go on with a kept conversation\n"
     "/quit            leave (also Ctrl-D)\n"
     "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one; \"\"\" begins and ends a "
     "block.\n";
@@ -78,12 +83,48 @@ class Conversation {
         reset();
         std::puts("(system message set, conversation forgotten)");
       }
+    } else if (verb == "/save" || verb == "/load") {
+      if (rest.empty())
+        std::printf("expected %s NAME\n", verb.c_str());
+      else if (verb == "/save")
+        save(rest);
+      else
+        load(rest);
     } else if (verb == "/set") {
       set(rest);
     } else {
       std::printf("unknown command %s; /help lists them\n", printable(verb).c_str());
     }
     return true;
+  }
+
+  // The messages travel in the entry's metadata; pages and tokens are the sequence's own.
+  void save(const std::string& name) {
+    if (context_.tokens.empty()) {
+      std::puts("(nothing to save yet)");
+      return;
+    }
+    store().save(name, "", context_.tokens, context_.sequence,
+                 Json({{"messages", messages_}, {"system", system_}}).dump());
+    std::printf("(saved as %s, %zu tokens)\n", printable(name).c_str(), context_.tokens.size());
+  }
+
+  void load(const std::string& name) {
+    context_ = {};  // its pages may be needed
+    kv::DiskStore::Conversation loaded;
+    try {
+      loaded = store().load(name, model_.engine().cache(), &model_.engine().executor().team());
+    } catch (...) {
+      reset();
+      throw;
+    }
+    const Json metadata = Json::parse(loaded.metadata, nullptr, false);
+    if (!metadata.is_object() || !metadata.contains("messages") || !metadata["messages"].is_array())
+      throw_error(ErrorCode::corrupt_file, "conversation {}: its messages cannot be read", printable(name));
+    messages_ = metadata["messages"];
+    system_ = metadata.value("system", "");
+    context_ = engine::Context{std::move(loaded.sequence), std::move(loaded.tokens)};
+    if (!flags_.json) std::printf("(%zu messages, %zu tokens)\n", messages_.size(), context_.tokens.size());
   }
 
   void ask(const std::string& text) {
@@ -246,8 +287,16 @@ class Conversation {
     seed_set_ = seed_set_ || key == "seed";
   }
 
+  kv::DiskStore& store() {
+    if (store_ == nullptr)
+      store_ = open_store(flags_.store.empty() ? default_store_folder() : std::filesystem::path(flags_.store),
+                          model_);
+    return *store_;
+  }
+
   engine::TextModel& model_;
   const ChatFlags& flags_;
+  std::unique_ptr<kv::DiskStore> store_;  // opened when first used
   engine::SamplingOptions sampling_;
   uint64_t turn_seed_ = sampling_.seed;
   bool seed_set_ = false;
@@ -287,6 +336,7 @@ int chat(const ChatFlags& flags) {
                 std::string(models::name(info.activations)).c_str(),
                 static_cast<long long>(model->engine().context_limit()));
   Conversation conversation(*model, flags);
+  if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : default_history_file());
   while (true) {
     const std::optional<std::string> line = editor.read("> ");
@@ -299,8 +349,8 @@ int chat(const ChatFlags& flags) {
         conversation.ask(*line);
       }
     } catch (const Error& error) {
-      // A bad setting or a full context ends nothing; our own faults do.
-      if (error.code() != ErrorCode::invalid_input) throw;
+      // A bad setting, a full context or an unknown name ends nothing; our own faults do.
+      if (error.code() != ErrorCode::invalid_input && error.code() != ErrorCode::not_found) throw;
       std::fprintf(stderr, "kvasir: %s\n", error.what());
       if (!terminal) return kExitUsage;
     }
@@ -321,6 +371,9 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   command->add_option("--stop", flags->stop, "Text that ends an answer, repeatable")->allow_extra_args(false);
   command->add_option("--context-policy", flags->context_policy,
                       "When the context is full: error (default), or roll: drop the oldest turns");
+  command->add_option("--continue", flags->resume, "Go on with a conversation kept by /save");
+  command->add_option("--prompt-cache-dir", flags->store,
+                      "Where conversations are kept (default: ~/.local/state/kvasir/kv)");
   command->add_flag("--no-history", flags->no_history, "Keep no input history");
   command->add_flag("--json", flags->json, "One JSON object an answer");
   flags->sampling.add_to(*command);

@@ -29,6 +29,7 @@ void add_fit(CLI::App& app, Invocation& invocation);
 void add_generate(CLI::App& app, Invocation& invocation);
 void add_get(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
+void add_kv(CLI::App& app, Invocation& invocation);
 void add_render(CLI::App& app, Invocation& invocation);
 void add_synth(CLI::App& app, Invocation& invocation);
 void add_tokenize(CLI::App& app, Invocation& invocation);

@@ -71,6 +71,8 @@ int run(int argc, char** argv) {
   add_tokenize(app, invocation);
   add_detokenize(app, invocation);
   add_render(app, invocation);
+  add_kv(app, invocation);
+  add_synth(app, invocation);
   add_doctor(app, invocation);
   add_version(app, invocation);
 

@@ -36,14 +36,11 @@ CachePlan plan_cache(const kv::CacheShape& shape, const EngineOptions& options, 
   const models::LoadOptions& load = options.load;
   CachePlan plan;
   plan.shape = shape;
-  const kv::Workload workload{
-      .context = context, .batch = load.rows + options.kept_contexts, .chunk = load.chunk};
+  const kv::Workload workload{.context = context,
+                              .batch = load.rows + options.kept_contexts,
+                              .chunk = load.chunk,
+                              .checkpoints = options.checkpoints ? 2 : 0};
   plan.capacity = kv::plan_capacity(plan.shape, kv::layouts_for(load.isa), workload);
-  if (options.checkpoints)
-    for (size_t g = 0; g < plan.shape.groups.size(); ++g)
-      if (plan.shape.groups[g].geometry.window)
-        plan.capacity.groups[g].pages += static_cast<uint32_t>(load.rows + options.kept_contexts) *
-                                         kv::row_pages(plan.shape.groups[g].geometry, context, load.chunk);
   plan.bytes = kv::plan_bytes(plan.shape, kv::layouts_for(load.isa), plan.capacity);
   return plan;
 }

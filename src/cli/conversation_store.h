@@ -1,0 +1,17 @@
+// Where `kvasir chat` keeps conversations by name: kv/store.h with the identity of an opened model.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "engine/text_model.h"
+#include "kv/store.h"
+
+namespace kvasir::cli {
+
+std::filesystem::path default_store_folder();  // $XDG_STATE_HOME/kvasir/kv, else ~/.local/state/kvasir/kv
+
+std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::TextModel& model);
+
+}  // namespace kvasir::cli

@@ -1,0 +1,117 @@
+// `kvasir kv`: what a store of conversations and prefixes holds, without a model.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/conversation_store.h"
+#include "kv/store.h"
+
+namespace kvasir::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct KvFlags {
+  std::string dir;
+  std::string which;
+  std::string file;
+  bool yes = false;
+  bool json = false;
+};
+
+Json entry_json(const kv::StoredFile& file) {
+  Json json = {{"path", file.path.string()}, {"bytes", file.bytes}, {"sound", file.error.empty()}};
+  if (!file.error.empty()) json["error"] = file.error;
+  json["name"] = file.header.name;
+  json["tokens"] = file.header.tokens.size();
+  json["model"] = file.header.identity.model_id;
+  json["scheme"] = file.header.identity.scheme_key;
+  return json;
+}
+
+int list(const KvFlags& flags, bool verify) {
+  const std::filesystem::path dir =
+      flags.dir.empty() ? default_store_folder() : std::filesystem::path(flags.dir);
+  const std::vector<kv::StoredFile> files = verify ? kv::verify_store(dir) : kv::list_store(dir);
+  bool sound = true;
+  Json all = Json::array();
+  for (const kv::StoredFile& file : files) {
+    sound = sound && file.error.empty();
+    if (flags.json) {
+      all.push_back(entry_json(file));
+      continue;
+    }
+    if (file.error.empty())
+      std::printf("%-24s %7zu tokens %8.1f MB  %s  %s\n",
+                  file.header.name.empty() ? "(prefix)" : printable(file.header.name).c_str(),
+                  file.header.tokens.size(), static_cast<double>(file.bytes) / 1e6,
+                  file.header.identity.scheme_key.c_str(), file.path.filename().c_str());
+    else
+      std::printf("DAMAGED  %s: %s\n", file.path.c_str(), file.error.c_str());
+  }
+  if (flags.json) std::printf("%s\n", all.dump(1).c_str());
+  if (!flags.json && verify)
+    std::printf("%zu entries, %s\n", files.size(), sound ? "all sound" : "some damaged");
+  return sound || !verify ? kExitDone : kExitFailure;
+}
+
+}  // namespace
+
+void add_kv(CLI::App& app, Invocation& invocation) {
+  CLI::App* kv_command = app.add_subcommand("kv", "Conversations and prefixes stored on disk");
+  kv_command->require_subcommand(1);
+  auto flags = std::make_shared<KvFlags>();
+  auto sub = [&](const char* name, const char* help, std::function<int()> work) {
+    CLI::App* command = kv_command->add_subcommand(name, help);
+    command->add_option("--prompt-cache-dir", flags->dir, "The store's folder (default: kvasir chat's)");
+    command->add_flag("--json", flags->json, "Machine-readable output");
+    command->callback([work = std::move(work), &invocation] { invocation.work = work; });
+    return command;
+  };
+  sub("ls", "List what is stored", [flags] {
+    return list(*flags, false);
+  })->add_option("DIR", flags->dir, "The store's folder");
+  sub("verify", "Read every byte and compare every hash; exit 0 only if all is sound", [flags] {
+    return list(*flags, true);
+  })->add_option("DIR", flags->dir, "The store's folder");
+  auto folder = [flags] {
+    return flags->dir.empty() ? default_store_folder() : std::filesystem::path(flags->dir);
+  };
+  sub("show", "One entry's header",
+      [flags, folder] {
+        const std::filesystem::path path = kv::find_entry(folder(), flags->which);
+        const kv::KvkFile file = kv::KvkFile::open(path);
+        kv::StoredFile stored{path, std::filesystem::file_size(path), {}, file.header()};
+        std::printf("%s\n", entry_json(stored).dump(1).c_str());
+        return kExitDone;
+      })
+      ->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
+      ->required();
+  sub("rm", "Remove one entry",
+      [flags, folder] {
+        const std::filesystem::path path = kv::find_entry(folder(), flags->which);
+        std::filesystem::remove(path);
+        std::printf("removed %s\n", path.filename().c_str());
+        return kExitDone;
+      })
+      ->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
+      ->required();
+  CLI::App* export_command =
+      sub("export", "Write one entry to a file that is independent of page sizes", [flags, folder] {
+        kv::export_entry(kv::find_entry(folder(), flags->which), flags->file);
+        return kExitDone;
+      });
+  export_command->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
+      ->required();
+  export_command->add_option("FILE", flags->file, "The file to write")->required();
+  sub("import", "Add a file to the store",
+      [flags, folder] {
+        std::printf("%s\n", kv::import_entry(flags->file, folder()).c_str());
+        return kExitDone;
+      })
+      ->add_option("FILE", flags->file, "A .kvk file")
+      ->required();
+}
+
+}  // namespace kvasir::cli

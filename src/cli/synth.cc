@@ -1,0 +1,93 @@
+// `kvasir synth`: a checkpoint of random weights in any supported family, size and storage format.
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "cli/command.h"
+#include "models/synth.h"
+
+namespace kvasir::cli {
+namespace {
+
+struct SynthFlags {
+  std::string out;
+  std::string family = "llama";
+  std::string size = "tiny";
+  std::string format = "f32";
+  std::string config;
+  std::vector<std::string> set;
+  uint64_t seed = 0;
+  bool list = false;
+  bool json = false;
+};
+
+int synth(const SynthFlags& flags) {
+  using Json = nlohmann::ordered_json;
+  if (flags.list) {
+    const Json out = {{"families", models::synth_families()}, {"sizes", models::synth_sizes()}};
+    if (flags.json) {
+      std::printf("%s\n", out.dump(1).c_str());
+    } else {
+      for (const auto& [key, values] : out.items()) {
+        std::printf("%s:", key.c_str());
+        for (const auto& value : values) std::printf(" %s", value.get<std::string>().c_str());
+        std::printf("\n");
+      }
+    }
+    return kExitDone;
+  }
+  if (flags.out.empty())
+    throw_error(ErrorCode::invalid_input, "no output: give the folder or .gguf file to write");
+  nlohmann::json overrides = nlohmann::json::object();
+  for (const std::string& pair : flags.set) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw_error(ErrorCode::invalid_input, "--set: '{}' is not KEY=VALUE", printable(pair));
+    nlohmann::json value = nlohmann::json::parse(pair.substr(equals + 1), nullptr, false);
+    overrides[pair.substr(0, equals)] =
+        value.is_discarded() ? nlohmann::json(pair.substr(equals + 1)) : value;
+  }
+  nlohmann::json config;
+  if (flags.config.empty()) {
+    config = models::synth_config(flags.family, flags.size, overrides);
+  } else {
+    config = nlohmann::json::parse(read_file(flags.config, size_t{16} << 20), nullptr, false);
+    if (!config.is_object())
+      throw_error(ErrorCode::invalid_input, "{}: is no JSON object", printable(flags.config));
+    config.merge_patch(overrides);
+  }
+  models::synthesize(config, models::synth_format(flags.format), flags.seed, flags.out);
+  if (flags.json)
+    std::printf(
+        "%s\n",
+        Json({{"path", flags.out}, {"format", flags.format}, {"seed", flags.seed}, {"config", config}})
+            .dump()
+            .c_str());
+  else
+    std::printf("%s: written (%s, %s, seed %llu)\n", flags.out.c_str(),
+                config.value("model_type", "?").c_str(), flags.format.c_str(),
+                static_cast<unsigned long long>(flags.seed));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_synth(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<SynthFlags>();
+  CLI::App* command =
+      app.add_subcommand("synth", "Write a checkpoint of random weights, for tests and benchmarks");
+  command->add_option("OUT", flags->out, "Folder (safetensors, MLX) or .gguf file to write");
+  command->add_option("--family", flags->family, "model_type (see --list; default llama)");
+  command->add_option("--size", flags->size, "See --list; default tiny");
+  command->add_option("--format", flags->format,
+                      "f32, f16, bf16, mlx-affine-4-64, gguf-q4_0, gguf-q4_K, ... (default f32)");
+  command->add_option("--config", flags->config, "A config.json instead of --family and --size");
+  command->add_option("--set", flags->set, "KEY=VALUE: a field of the configuration, repeatable");
+  command->add_option("--seed", flags->seed, "Same seed, same bytes (default 0)");
+  command->add_flag("--list", flags->list, "List families and sizes");
+  command->add_flag("--json", flags->json, "Machine-readable output");
+  command->footer("Example: kvasir synth /tmp/bench.gguf --family llama --size 1b --format gguf-q4_0");
+  command->callback([flags, &invocation] { invocation.work = [flags] { return synth(*flags); }; });
+}
+
+}  // namespace kvasir::cli
