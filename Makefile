@@ -53,7 +53,7 @@ lint: build/release/build.ninja
 
 fuzz: | setup
 	cmake --preset fuzz
-	cmake --build --preset fuzz -j $(JOBS)
+	cmake --build --preset fuzz -j $(JOBS) --target fuzzers
 	@scripts/fuzz $(FUZZ_RUNS)
 
 clean:

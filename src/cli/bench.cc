@@ -79,7 +79,7 @@ StepCost step_cost(const models::Model& model, const program::Counts& counts) {
   for (const program::Program* program : {&model.trunk(), &model.head()})
     for (const auto& op : program->ops()) {
       const program::OpCost c = op->cost(counts);
-      if (op->kind() == "matmul") {
+      if (op->kind() == "linear" || op->kind() == "matmul") {
         cost.weight_bytes += c.bytes;
         cost.operations += c.operations;
       }

@@ -162,7 +162,8 @@ int eval_perplexity(const PerplexityFlags& flags) {
                                                 {"standard_error", perplexity * error},
                                                 {"mean_nll", mean},
                                                 {"tokens", scored},
-                                                {"window", flags.window}})
+                                                {"window", flags.window},
+                                       {"peak_resident_bytes", peak_resident_bytes()}})
                             .dump()
                             .c_str());
   else

@@ -127,7 +127,7 @@ void Engine::consume_logits(Row& row, int32_t index) {
     outcome.timings.prefill_seconds = std::chrono::duration<double>(now - row.admitted).count();
     // The end of the prompt is where the next turn of a conversation comes back to.
     if (checkpoints_ && row.request.context != nullptr) {
-      row.context().sequence.drop_checkpoints();
+      // A sequence keeps two (the plan says so): editing the last message goes back to the one before.
       row.context().sequence.checkpoint();
     }
   }
