@@ -497,6 +497,7 @@ std::vector<float> Checkpoint::tensor_scales(const TensorEntry& entry) const {
     factor = 2688.0f;  // the stored value is the tensor's largest magnitude: 448 (E4M3) * 6 (E2M1)
                        // (formats.md 2.3)
   }
+  if (stored.empty()) return {};
   std::vector<float> scales(stored.size() / 4);
   std::memcpy(scales.data(), stored.data(), 4 * scales.size());
   for (float& scale : scales) scale /= factor;

@@ -210,7 +210,7 @@ std::optional<std::vector<float>> GgufFile::find_reals(std::string_view key) con
   if (!value->is_array) wrong_type(*value, "array of real numbers");
   std::vector<float> out(value->count);
   if (value->type == GgufType::f32) {
-    std::memcpy(out.data(), value->data, 4 * out.size());
+    if (!out.empty()) std::memcpy(out.data(), value->data, 4 * out.size());
     return out;
   }
   bool too_large = false;
