@@ -174,7 +174,7 @@ Value number_arithmetic(Binary operation, const Value& a, const Value& b) {
 }
 
 Value repeat(const Value& sequence, const Value& count) {
-  int64_t times = as_index(count, "the repeat count", true);
+  int64_t times = as_index(count, "the repeat count");
   times = std::max<int64_t>(times, 0);
   if (sequence.is_string()) {
     const std::string& text = sequence.text();

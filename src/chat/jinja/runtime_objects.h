@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "chat/jinja/failure.h"
 #include "chat/jinja/interpreter.h"
 
 namespace kvasir::jinja {
@@ -89,6 +90,9 @@ class TemplateSelfObject : public CallableObject {
   Value call(Interpreter&, Arguments&) override;
   bool item(Interpreter& interpreter, std::string_view name, Value& out) override;
   std::string repr(Interpreter*) const override { return "<TemplateReference None>"; }
+  // Python tries to walk anything with a subscript, and fails at the first item.
+  bool is_iterable() const override { return true; }
+  bool iterate_next(Value&) override { fail(FailureKind::key_error, "0"); }
 
  private:
   Context* context_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <iterator>
 
 #include "chat/jinja/budget.h"
@@ -112,6 +113,11 @@ bool is_valid_utf8(std::string_view text) {
     const auto lead = static_cast<unsigned char>(text[i]);
     if (lead < 0x80) {
       ++i;
+      // Most text is ASCII: eight bytes at a time.
+      for (uint64_t word = 0; text.size() - i >= sizeof word; i += sizeof word) {
+        std::memcpy(&word, text.data() + i, sizeof word);
+        if ((word & 0x8080808080808080ULL) != 0) break;
+      }
       continue;
     }
     int extra = 0;
