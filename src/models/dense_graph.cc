@@ -26,6 +26,20 @@ float round_to(Dtype dtype, double value) {
   return f;
 }
 
+// GGUF stores the factors of Llama 3's and LongRoPE's divisors as tensors.
+RopeConfig with_stored_factors(const ModelConfig& m, WeightStore& weights, RopeConfig rope) {
+  if (!m.gguf || weights.listing()) return rope;
+  if (weights.has("rope_freqs.weight")) {
+    rope.kind = RopeKind::factors;
+    rope.divisor_factors = weights.positive_values("rope_freqs.weight", rope.dims / 2);
+  }
+  if (weights.has("rope_factors_long.weight")) {
+    rope.long_factor = weights.positive_values("rope_factors_long.weight", rope.dims / 2);
+    rope.short_factor = weights.positive_values("rope_factors_short.weight", rope.dims / 2);
+  }
+  return rope;
+}
+
 ValueId feed_forward(GraphContext& context, int64_t layer, ValueId x, std::optional<ValueId> residual) {
   if (context.config.layer[static_cast<size_t>(layer)].experts) return moe(context, layer, x, residual);
   return mlp(context, layer, x, residual);
@@ -91,7 +105,8 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
   }
   std::vector<ValueId> ropes;
   for (const RopeConfig& rope : m.ropes)
-    ropes.push_back(ops::rope_table(trunk, rope_table(rope, options.context), isa));
+    ropes.push_back(
+        ops::rope_table(trunk, rope_table(with_stored_factors(m, weights, rope), options.context), isa));
   for (int64_t layer = 0; layer < m.layers; ++layer) h = layer_forward(context, layer, h, ropes);
   trunk.output("hidden", h);
 

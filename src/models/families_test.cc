@@ -154,5 +154,20 @@ TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
   }
 }
 
+TEST(Families, GgufKeepsTheFactorsOfRopeAsTensors) {
+  const auto ids = cases()["tokens"].get<std::vector<int32_t>>();
+  for (const char* name : {"llama-llama3", "phi3"}) {
+    for (const json& c : cases()["cases"]) {
+      if (c["name"] != name) continue;
+      const TemporaryFolder folder;
+      synthesize(c["config"], synth_format("f32"), 5, folder.path() / "hf");
+      synthesize(c["config"], synth_format("gguf-f32"), 5, folder.path() / "model.gguf");
+      const Logits a = run(folder.path() / "hf", ids, 1, 64),
+                   b = run(folder.path() / "model.gguf", ids, 1, 64);
+      EXPECT_LE(largest_difference(a, b), 3e-5) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvasir::models

@@ -129,6 +129,21 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
                               architecture.model_type == "glm4" || architecture.model_type == "nemotron"))
       t["partial_rotary_factor"] = 1.0;
   }
+  if (const formats::GgufTensor* factors = file.find_tensor("rope_factors_long.weight"); factors != nullptr) {
+    // The lists are tensors, read when the model is loaded; two different ones stand for them until then,
+    // because which one is used follows from the context limit.
+    const auto pairs = static_cast<size_t>(std::min<int64_t>(factors->ne[0], 65536));
+    json scaling = t.contains("rope_scaling") ? t["rope_scaling"] : json::object();
+    scaling["rope_type"] = "longrope";
+    scaling["short_factor"] = std::vector<double>(pairs, 1.0);
+    scaling["long_factor"] = std::vector<double>(pairs, 2.0);
+    if (file.find_tensor("rope_factors_short.weight") == nullptr)
+      throw_error(ErrorCode::corrupt_file, "{}: tensor rope_factors_long without rope_factors_short",
+                  file.path());
+    m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings");
+    m.copy_real("rope.scaling.attn_factor", scaling, "attention_factor");
+    t["rope_scaling"] = scaling;
+  }
   m.copy_count("attention.sliding_window", t, "sliding_window");
   m.copy_real("attn_logit_softcapping", t, "attn_logit_softcapping");
   m.copy_real("final_logit_softcapping", t, "final_logit_softcapping");
@@ -240,7 +255,7 @@ ModelConfig as_gguf(ModelConfig config, bool permuted_qk) {
   if (config.fused_qkv == FusedQkv::grouped) config.fused_qkv = FusedQkv::none;  // split by the converter
   if (config.qk_norm == QkNorm::head_layer_norm_list)
     config.qk_norm = QkNorm::head_layer_norm;  // stacked by the converter
-  config.drop = {R"(^rope_(freqs|factors_long|factors_short)\.weight$)", R"(\.attn_rot_embd(\.weight)?$)"};
+  config.drop = {R"(\.attn_rot_embd(\.weight)?$)"};
   return config;
 }
 

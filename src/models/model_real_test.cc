@@ -24,7 +24,8 @@ std::optional<Golden> read_golden(const std::string& name) {
   golden.values = nlohmann::json::parse(std::ifstream(data / (name + ".golden.json")));
   golden.tokens =
       nlohmann::json::parse(std::ifstream(data / (name + ".tokens.json"))).get<std::vector<int32_t>>();
-  golden.tokens.resize(golden.values["tokens"].get<size_t>());
+  // Half of the golden's tokens: twice the longest window, and a quarter of the time.
+  golden.tokens.resize(golden.values["tokens"].get<size_t>() / 2);
   golden.model = std::filesystem::path(KVASIR_MODELS_DIR) / golden.values["model"].get<std::string>();
   if (!std::filesystem::exists(golden.model)) return std::nullopt;
   return golden;
@@ -50,7 +51,8 @@ Differences compare(const Golden& golden, Activations mode, int threads) {
   EXPECT_EQ(ledger.bytes(MemoryCategory::workspace), model->memory().workspace_bytes);
   TestRunner runner(*model, threads, options.context, 1, options.chunk);
   Differences out;
-  const auto positions = golden.values["positions"].get<std::vector<int64_t>>();
+  auto positions = golden.values["positions"].get<std::vector<int64_t>>();
+  std::erase_if(positions, [&](int64_t p) { return p >= static_cast<int64_t>(golden.tokens.size()); });
   size_t at = 0;
   for (size_t begin = 0; begin < golden.tokens.size(); begin += 256) {
     const size_t end = std::min<size_t>(begin + 256, golden.tokens.size());

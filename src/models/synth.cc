@@ -208,6 +208,13 @@ void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
   write_file_atomically(out / "config.json", config.dump(2) + "\n");
 }
 
+void add_vector(formats::GgufWriter& writer, const std::string& name, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  writer.add_tensor(name, StorageFormat::f32, {static_cast<int64_t>(values.size())},
+                    formats::produce_bytes(std::move(bytes)));
+}
+
 // config.json as GGUF metadata.
 void write_metadata(const ModelConfig& m, const json& t, std::string_view architecture,
                     formats::GgufWriter& writer) {
@@ -245,6 +252,21 @@ void write_metadata(const ModelConfig& m, const json& t, std::string_view archit
       f32("rope.scaling.factor", main.factor);
       if (main.original_max_position > 0)
         u32("rope.scaling.original_context_length", static_cast<int64_t>(main.original_max_position));
+    } else if (main.kind == RopeKind::llama3) {
+      // The converter stores the factors of the divisors.
+      std::vector<float> factors;
+      const std::vector<double> divisors = rope_divisors(main, m.max_position);
+      for (size_t i = 0; i < divisors.size(); ++i)
+        factors.push_back(
+            static_cast<float>(divisors[i] / std::pow(main.theta, 2.0 * static_cast<double>(i) /
+                                                                      static_cast<double>(main.dims))));
+      add_vector(writer, "rope_freqs.weight", factors);
+    } else if (main.kind == RopeKind::longrope) {
+      writer.set_string(a + ".rope.scaling.type", "longrope");
+      u32("rope.scaling.original_context_length", static_cast<int64_t>(main.original_max_position));
+      f32("rope.scaling.attn_factor", main.attention_factor);
+      add_vector(writer, "rope_factors_long.weight", {main.long_factor.begin(), main.long_factor.end()});
+      add_vector(writer, "rope_factors_short.weight", {main.short_factor.begin(), main.short_factor.end()});
     } else if (main.kind != RopeKind::standard) {
       throw_error(ErrorCode::unsupported,
                   "rope type {} has no GGUF form that synth writes; choose safetensors", name(main.kind));

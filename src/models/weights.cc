@@ -269,7 +269,20 @@ std::vector<float> WeightStore::values(const std::string& name, int64_t length) 
   return out;
 }
 
+std::vector<double> WeightStore::positive_values(const std::string& name, int64_t length) {
+  const std::vector<float> stored = values(name, length);
+  std::vector<double> out(stored.begin(), stored.end());
+  for (double& v : out) {
+    if (!loading()) v = 1;
+    if (!(v > 0))
+      throw_error(ErrorCode::corrupt_file, "{}: tensor {} holds {}, expected values above 0",
+                  checkpoint_->path().string(), printable(name), v);
+  }
+  return out;
+}
+
 void WeightStore::audit() const {
+  if (listing_) return;
   std::vector<std::regex> patterns;
   for (const std::string& pattern : drop_) patterns.emplace_back(pattern);
   std::vector<std::string> left;

@@ -78,6 +78,7 @@ class WeightStore {
   // Switches to loading. `arena` was reserved with the planned bytes; the team packs.
   void load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
                  std::function<bool(size_t, size_t)> progress);
+  bool listing() const { return listing_; }
   bool loading() const { return arena_ != nullptr; }
 
   bool has(
@@ -99,6 +100,8 @@ class WeightStore {
   const float* vectors(const std::vector<VectorPart>& parts);
   // A few values on the host; zeros while planning.
   std::vector<float> values(const std::string& name, int64_t length);
+  // The same, above 0 (else Error{corrupt_file}); ones while planning.
+  std::vector<double> positive_values(const std::string& name, int64_t length);
 
   void audit() const;
 

@@ -1,0 +1,246 @@
+// Opening: plans from headers, the ledger to the byte, refusals by name, quantized checkpoints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "formats/checkpoint.h"
+#include "formats/dequantize.h"
+#include "formats/json.h"
+#include "formats/safetensors_writer.h"
+#include "models/config.h"
+#include "models/model.h"
+#include "models/synth.h"
+#include "models/test_runner.h"
+
+namespace kvasir::models {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class Loader : public testing::Test {
+ protected:
+  Loader() {
+    std::string pattern = (fs::temp_directory_path() / "kvasir-loader-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Loader() override { fs::remove_all(path_); }
+
+  LoadOptions options(Activations mode = Activations::f32) const {
+    LoadOptions options;
+    options.activations = mode;
+    options.context = 64;
+    options.chunk = 32;
+    options.logits = 32;
+    options.page_tokens = 16;
+    return options;
+  }
+
+  std::string refusal(const fs::path& path, const LoadOptions& how) const {
+    try {
+      Model::load(path, how);
+    } catch (const Error& error) {
+      return fmt::format("[{}] {}\n{}", name(error.code()), error.what(), error.details());
+    }
+    return "loaded";
+  }
+
+  // Rewrites the f32 checkpoint at `from` with tensors changed by `edit` (which may drop one by returning
+  // false).
+  void rewrite(const fs::path& from, const fs::path& to,
+               const std::function<bool(std::string& name, std::vector<int64_t>& shape,
+                                        std::vector<float>& values)>& edit,
+               const json& config = nullptr) const {
+    formats::Checkpoint checkpoint = formats::Checkpoint::open(from);
+    checkpoint.read_headers();
+    std::vector<formats::SafetensorsToWrite> tensors;
+    for (const formats::TensorEntry& entry : checkpoint.tensors()) {
+      std::string tensor_name = entry.name;
+      std::vector<int64_t> shape = entry.shape;
+      std::vector<float> values;
+      if (shape.size() < 2) {
+        values = checkpoint.values(entry);
+      } else {
+        const formats::WeightSource source = checkpoint.weight(entry);
+        values.resize(static_cast<size_t>(source.rows * source.cols));
+        for (int64_t r = 0; r < source.rows; ++r)
+          formats::dequantize_row(source, r,
+                                  {values.data() + r * source.cols, static_cast<size_t>(source.cols)});
+        for (float& v : values) v *= source.tensor_scale;
+      }
+      if (!edit(tensor_name, shape, values)) continue;
+      std::vector<std::byte> bytes(values.size() * sizeof(float));
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      tensors.push_back(
+          {tensor_name, formats::SafetensorsDtype::f32, shape, formats::produce_bytes(std::move(bytes))});
+    }
+    fs::create_directories(to);
+    formats::write_safetensors_model(to, std::move(tensors));
+    std::ofstream(to / "config.json") << (config.is_null() ? checkpoint.config() : config).dump();
+  }
+
+  fs::path path_;
+};
+
+std::vector<int32_t> some_ids(int32_t vocab) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 24; ++i) ids.push_back((i * 37 + 11) % vocab);
+  return ids;
+}
+
+TEST_F(Loader, LedgerEqualsThePlanToTheByte) {
+  for (const char* format : {"f32", "bf16", "mlx-affine-4-32", "gguf-q8_0"}) {
+    const fs::path file =
+        path_ / (std::string(format) + (std::string(format).starts_with("gguf") ? ".gguf" : ""));
+    synthesize(synth_config("qwen3", "tiny"), synth_format(format), 1, file);
+    for (Activations mode : {Activations::f32, Activations::bf16, Activations::automatic}) {
+      LoadOptions how = options(mode);
+      MemoryLedger ledger;
+      how.ledger = &ledger;
+      how.threads = 2;
+      ModelInfo info;
+      const MemoryPlan plan = Model::plan(file, how, &info);
+      EXPECT_EQ(ledger.total(), 0u);
+      auto model = Model::load(file, how);
+      EXPECT_EQ(ledger.bytes(MemoryCategory::weights), plan.weights_bytes) << format;
+      EXPECT_EQ(ledger.bytes(MemoryCategory::workspace), plan.workspace_bytes) << format;
+      EXPECT_EQ(model->memory().kv_bytes, plan.kv_bytes);
+      EXPECT_EQ(info.vocab, model->info().vocab);
+      model.reset();
+      EXPECT_EQ(ledger.total(), 0u);
+    }
+  }
+}
+
+TEST_F(Loader, MissingForeignMisshapenAndNonFiniteTensorsAreNamed) {
+  const fs::path good = path_ / "good";
+  synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, good);
+  EXPECT_EQ(refusal(good, options()), "loaded");
+
+  rewrite(good, path_ / "missing",
+          [](auto& n, auto&, auto&) { return n != "model.layers.2.mlp.down_proj.weight"; });
+  EXPECT_THAT(refusal(path_ / "missing", options()),
+              testing::HasSubstr("model.layers.2.mlp.down_proj.weight"));
+
+  rewrite(good, path_ / "foreign", [](auto& n, auto&, auto&) {
+    if (n == "model.norm.weight") n = "model.norm.weight_too";
+    return true;
+  });
+  EXPECT_THAT(refusal(path_ / "foreign", options()), testing::HasSubstr("model.norm.weight"));
+
+  rewrite(
+      good, path_ / "extra",
+      [](auto& n, auto& shape, auto& values) {
+        if (n == "lm_head.weight") {
+          n = "model.layers.0.self_attn.extra.weight";
+          shape = {static_cast<int64_t>(values.size())};
+        }
+        return true;
+      },
+      synth_config("llama", "tiny", {{"tie_word_embeddings", nullptr}}));
+  EXPECT_THAT(refusal(path_ / "extra", options()),
+              testing::HasSubstr("model.layers.0.self_attn.extra.weight"));
+
+  rewrite(
+      good, path_ / "shape", [](auto&, auto&, auto&) { return true; },
+      synth_config("llama", "tiny", {{"intermediate_size", 95}}));
+  EXPECT_THAT(refusal(path_ / "shape", options()),
+              testing::AllOf(testing::HasSubstr("mlp."), testing::HasSubstr("95")));
+
+  for (const char* where :
+       {"model.layers.1.input_layernorm.weight", "model.layers.3.self_attn.q_proj.weight"}) {
+    rewrite(good, path_ / "nan", [&](auto& n, auto&, auto& values) {
+      if (n == where) values[5] = std::nanf("");
+      return true;
+    });
+    EXPECT_THAT(refusal(path_ / "nan", options()),
+                testing::AllOf(testing::HasSubstr("corrupt_file"), testing::HasSubstr(where)));
+    fs::remove_all(path_ / "nan");
+  }
+}
+
+TEST_F(Loader, OptionsAreRefusedBeforeWeightsAreRead) {
+  const fs::path file = path_ / "m";
+  synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, file);
+  EXPECT_THAT(refusal(file, options(Activations::int8)),
+              testing::AllOf(testing::HasSubstr("unsupported"), testing::HasSubstr("int8")));
+  LoadOptions bad = options();
+  bad.rows = 0;
+  EXPECT_THAT(refusal(file, bad), testing::HasSubstr("batch is 0"));
+  bad = options();
+  bad.chunk = 1;
+  bad.rows = 2;
+  EXPECT_THAT(refusal(file, bad), testing::HasSubstr("chunk is 1"));
+  bad = options();
+  bad.progress = [](size_t, size_t) { return false; };
+  EXPECT_THAT(refusal(file, bad), testing::HasSubstr("cancelled"));
+}
+
+TEST_F(Loader, TokensOutsideTheVocabularyAreNamed) {
+  const fs::path file = path_ / "m";
+  synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, file);
+  auto model = Model::load(file, options());
+  const std::vector<int32_t> ids = {0, 127, 128};
+  EXPECT_THAT([&] { model->check_tokens(ids); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("token 128 at position 2")));
+}
+
+// A quantized checkpoint gives the logits of its own de-quantized values.
+TEST_F(Loader, QuantizedCheckpointsMatchTheirValues) {
+  const json config = synth_config("llama", "small", {{"num_hidden_layers", 2}});
+  for (const char* format : {"f16", "bf16", "mlx-affine-4-64", "mlx-affine-8-32", "mlx-affine-3-32",
+                             "mlx-mxfp4", "mlx-mxfp8", "mlx-nvfp4"}) {
+    const fs::path file = path_ / format, plain = path_ / (std::string(format) + "-plain");
+    synthesize(config, synth_format(format), 9, file);
+    rewrite(
+        file, plain, [](auto&, auto&, auto&) { return true; }, config);
+    const std::vector<int32_t> ids = some_ids(1024);
+    auto a = Model::load(file, options());
+    auto b = Model::load(plain, options());
+    TestRunner run_a(*a, 1, 64, 1, 32), run_b(*b, 1, 64, 1, 32);
+    const auto x = run_a.run(ids, 24), y = run_b.run(ids, 24);
+    double scale = 0, difference = 0;
+    for (size_t t = 0; t < x.size(); ++t)
+      for (size_t i = 0; i < x[t].size(); ++i) {
+        scale = std::max(scale, static_cast<double>(std::abs(y[t][i])));
+        difference = std::max(difference, static_cast<double>(std::abs(x[t][i] - y[t][i])));
+      }
+    EXPECT_LE(difference, 2e-5 * scale) << format;
+    EXPECT_LE(static_cast<double>(a->memory().weights_bytes),
+              1.03 * static_cast<double>(a->memory().stored_bytes) + 16384)
+        << format;
+  }
+}
+
+// Every activation mode gives equal bits for every chunk and team, on every level that this machine has.
+TEST_F(Loader, BitsDoNotDependOnChunksOrThreadsInAnyMode) {
+  const fs::path file = path_ / "m.gguf";
+  synthesize(synth_config("llama", "small", {{"num_hidden_layers", 2}}), synth_format("gguf-q4_K"), 2, file);
+  const std::vector<int32_t> ids = some_ids(1024);
+  for (IsaLevel isa : compiled_isa_levels()) {
+    if (!machine_has(isa)) continue;
+    for (Activations mode : {Activations::f32, Activations::bf16, Activations::int8}) {
+      std::vector<std::vector<float>> want;
+      for (int threads : {1, 2})
+        for (int64_t chunk : {24, 1, 7}) {
+          LoadOptions how = options(mode);
+          how.isa = isa;
+          how.threads = threads;
+          auto model = Model::load(file, how);
+          TestRunner runner(*model, threads, 64, 1, 32);
+          const auto got = runner.run(ids, chunk);
+          if (want.empty()) want = got;
+          ASSERT_EQ(got, want) << name(isa) << " " << name(mode) << " threads " << threads << " chunk "
+                               << chunk;
+        }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::models
