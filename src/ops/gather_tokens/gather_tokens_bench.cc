@@ -1,0 +1,25 @@
+#include <benchmark/benchmark.h>
+
+#include <numeric>
+
+#include "ops/gather_tokens/gather_tokens.h"
+#include "ops/op_test_program.h"
+
+namespace kvasir::ops {
+namespace {
+
+void gather(benchmark::State& state) {
+  const int64_t tokens = 512, width = 4096;
+  const TestMatrix x = TestMatrix::random(tokens, width, 1);
+  TestProgram program({&x}, [&](auto& b, auto& in) { return gather_tokens(b, in[0]); });
+  std::vector<int32_t> wanted(static_cast<size_t>(tokens));
+  std::iota(wanted.begin(), wanted.end(), 0);
+  program.step().logits = static_cast<int32_t>(tokens);
+  program.step().logit_tokens = wanted;
+  for (auto _ : state) program.run();
+  state.SetBytesProcessed(state.iterations() * tokens * width * 8);
+}
+BENCHMARK(gather);
+
+}  // namespace
+}  // namespace kvasir::ops

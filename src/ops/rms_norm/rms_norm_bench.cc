@@ -1,0 +1,26 @@
+#include <benchmark/benchmark.h>
+
+#include "ops/op_test_program.h"
+#include "ops/rms_norm/rms_norm.h"
+
+namespace kvasir::ops {
+namespace {
+
+void rms_norm_rows(benchmark::State& state) {
+  const int64_t rows = state.range(0), width = state.range(1);
+  const TestMatrix x = TestMatrix::random(rows, width, 1), gain = TestMatrix::random(1, width + 16, 2);
+  TestProgram program({&x}, [&](auto& b, auto& in) {
+    return rms_norm(b, in[0], {1, 1e-5f, 0.0f, {{1, gain.values.data()}}}, best_isa_level());
+  });
+  for (auto _ : state) program.run();
+  state.SetBytesProcessed(state.iterations() * rows * width * 8);
+}
+BENCHMARK(rms_norm_rows)
+    ->ArgNames({"rows", "width"})
+    ->Args({1, 576})
+    ->Args({1, 4096})
+    ->Args({512, 576})
+    ->Args({512, 4096});
+
+}  // namespace
+}  // namespace kvasir::ops
