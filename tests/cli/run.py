@@ -180,7 +180,7 @@ def main(folder):
     check(run("kv", "verify", store).returncode == 1, "kv verify finds a damaged entry")
 
     # synth: any family and format runs; the same seed gives the same bytes.
-    run("synth", path("a.gguf"), "--family", "qwen3", "--format", "gguf-q4_K", "--set", "hidden_size=256", "--set", "intermediate_size=512")
+    run("synth", path("a.gguf"), "--family", "qwen3", "--format", "gguf-q4_K", "--set", "hidden_size=256", "--set", "intermediate_size=512", "--set", "head_dim=64")
     run("synth", path("b"), "--family", "gemma3_text", "--format", "bf16", "--seed", "3")
     run("synth", path("c"), "--family", "gemma3_text", "--format", "bf16", "--seed", "3")
     for model in (path("a.gguf"), path("b")):
