@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
     fprintf(stderr, "%s\n", error.message);
   } else {
     printf("\n");
-    fprintf(stderr, "%lld tokens, finish reason %s\n", (long long)result.completion_tokens, result.finish_reason);
+    fprintf(stderr, "%lld tokens, finish reason %s\n", (long long)result.completion_tokens,
+            result.finish_reason);
   }
   kvasir_close(model);
   return status == KVASIR_OK ? 0 : 1;

@@ -10,8 +10,9 @@
  *   kvasir_generate(model, "Once upon a time", &sampling, on_text, NULL, NULL, &error);
  *   kvasir_close(model);
  *
- * Strings are UTF-8. Functions that can fail return NULL, -1 or a status other than KVASIR_OK, and fill `error` (which may be
- * NULL). A model must be used by one thread at a time; different models are independent. */
+ * Strings are UTF-8. Functions that can fail return NULL, -1 or a status other than KVASIR_OK, and fill
+ * `error` (which may be NULL). A model must be used by one thread at a time; different models are
+ * independent. */
 #ifndef KVASIR_KVASIR_H_
 #define KVASIR_KVASIR_H_
 
@@ -30,8 +31,8 @@ extern "C" {
 
 typedef enum kvasir_status {
   KVASIR_OK = 0,
-  KVASIR_INVALID_INPUT = 1,      /* a bad argument or value: the message names it */
-  KVASIR_UNSUPPORTED = 2,        /* a model or setting that this build cannot run */
+  KVASIR_INVALID_INPUT = 1, /* a bad argument or value: the message names it */
+  KVASIR_UNSUPPORTED = 2,   /* a model or setting that this build cannot run */
   KVASIR_CORRUPT_FILE = 3,
   KVASIR_NOT_FOUND = 4,
   KVASIR_RESOURCE_EXHAUSTED = 5, /* does not fit */
@@ -95,22 +96,22 @@ KVASIR_API kvasir_model* kvasir_open(const char* path, const kvasir_options* opt
 KVASIR_API void kvasir_close(kvasir_model* model);
 
 /* Completes a text as it is (no chat template). `result` may be NULL. */
-KVASIR_API kvasir_status kvasir_generate(kvasir_model* model, const char* prompt, const kvasir_sampling* sampling,
-                                         kvasir_on_text on_text, void* user_data, kvasir_result* result,
-                                         kvasir_error* error);
+KVASIR_API kvasir_status kvasir_generate(kvasir_model* model, const char* prompt,
+                                         const kvasir_sampling* sampling, kvasir_on_text on_text,
+                                         void* user_data, kvasir_result* result, kvasir_error* error);
 
-/* Answers a conversation: a JSON list of messages {"role": ..., "content": ...}. What the model already holds of the same
- * conversation is not processed again. */
-KVASIR_API kvasir_status kvasir_chat(kvasir_model* model, const char* messages_json, const kvasir_sampling* sampling,
-                                     kvasir_on_text on_text, void* user_data, kvasir_result* result,
-                                     kvasir_error* error);
+/* Answers a conversation: a JSON list of messages {"role": ..., "content": ...}. What the model already holds
+ * of the same conversation is not processed again. */
+KVASIR_API kvasir_status kvasir_chat(kvasir_model* model, const char* messages_json,
+                                     const kvasir_sampling* sampling, kvasir_on_text on_text, void* user_data,
+                                     kvasir_result* result, kvasir_error* error);
 
 /* Token ids of a text. Writes at most `capacity` ids and returns how many there are, or -1. */
-KVASIR_API int64_t kvasir_tokenize(kvasir_model* model, const char* text, size_t length, int add_special, int32_t* ids,
-                                   size_t capacity, kvasir_error* error);
+KVASIR_API int64_t kvasir_tokenize(kvasir_model* model, const char* text, size_t length, int add_special,
+                                   int32_t* ids, size_t capacity, kvasir_error* error);
 /* Text of token ids. Writes at most `capacity` bytes (no NUL) and returns how many there are, or -1. */
-KVASIR_API int64_t kvasir_detokenize(kvasir_model* model, const int32_t* ids, size_t count, char* text, size_t capacity,
-                                     kvasir_error* error);
+KVASIR_API int64_t kvasir_detokenize(kvasir_model* model, const int32_t* ids, size_t count, char* text,
+                                     size_t capacity, kvasir_error* error);
 
 #ifdef __cplusplus
 }

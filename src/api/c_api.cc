@@ -20,13 +20,20 @@ using namespace kvasir;
 
 kvasir_status status_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_input: return KVASIR_INVALID_INPUT;
-    case ErrorCode::unsupported: return KVASIR_UNSUPPORTED;
-    case ErrorCode::corrupt_file: return KVASIR_CORRUPT_FILE;
-    case ErrorCode::not_found: return KVASIR_NOT_FOUND;
-    case ErrorCode::resource_exhausted: return KVASIR_RESOURCE_EXHAUSTED;
-    case ErrorCode::cancelled: return KVASIR_CANCELLED;
-    case ErrorCode::internal: return KVASIR_INTERNAL;
+    case ErrorCode::invalid_input:
+      return KVASIR_INVALID_INPUT;
+    case ErrorCode::unsupported:
+      return KVASIR_UNSUPPORTED;
+    case ErrorCode::corrupt_file:
+      return KVASIR_CORRUPT_FILE;
+    case ErrorCode::not_found:
+      return KVASIR_NOT_FOUND;
+    case ErrorCode::resource_exhausted:
+      return KVASIR_RESOURCE_EXHAUSTED;
+    case ErrorCode::cancelled:
+      return KVASIR_CANCELLED;
+    case ErrorCode::internal:
+      return KVASIR_INTERNAL;
   }
   return KVASIR_INTERNAL;
 }
@@ -65,7 +72,9 @@ engine::EngineOptions to_options(const kvasir_options* given) {
   out.load.isa = resolve_isa_level(in.isa != nullptr ? in.isa : "auto");
   const std::string mode = in.activations != nullptr ? in.activations : "auto";
   const auto activations = models::activations_from_name(mode);
-  if (!activations) throw_error(ErrorCode::invalid_input, "activations: '{}' is not one of auto, f32, bf16, int8", printable(mode));
+  if (!activations)
+    throw_error(ErrorCode::invalid_input, "activations: '{}' is not one of auto, f32, bf16, int8",
+                printable(mode));
   out.load.activations = *activations;
   out.memory_budget = in.memory_budget;
   out.kept_contexts = 1;  // the conversation of kvasir_chat, while kvasir_generate runs
@@ -77,8 +86,9 @@ void require(bool ok, const char* what) {
   if (!ok) throw_error(ErrorCode::invalid_input, "{} must not be NULL", what);
 }
 
-kvasir_status run(kvasir_model* model, std::vector<int32_t> prompt, engine::Context* context, const kvasir_sampling* sampling, kvasir_on_text on_text,
-                  void* user_data, kvasir_result* result) {
+kvasir_status run(kvasir_model* model, std::vector<int32_t> prompt, engine::Context* context,
+                  const kvasir_sampling* sampling, kvasir_on_text on_text, void* user_data,
+                  kvasir_result* result) {
   kvasir_sampling defaults;
   kvasir_default_sampling(&defaults);
   const kvasir_sampling& in = sampling != nullptr ? *sampling : defaults;
@@ -94,11 +104,13 @@ kvasir_status run(kvasir_model* model, std::vector<int32_t> prompt, engine::Cont
   request.max_tokens = in.max_tokens;
   bool stop = false;
   request.on_text = [&](std::string_view piece) {
-    if (on_text != nullptr && !stop && !piece.empty()) stop = on_text(piece.data(), piece.size(), user_data) != 0;
+    if (on_text != nullptr && !stop && !piece.empty())
+      stop = on_text(piece.data(), piece.size(), user_data) != 0;
   };
   std::vector<engine::TextRequest> requests;
   requests.push_back(std::move(request));
-  const std::vector<engine::TextOutcome> outcomes = engine::generate_text(*model->text, std::move(requests), [&] { return stop; });
+  const std::vector<engine::TextOutcome> outcomes =
+      engine::generate_text(*model->text, std::move(requests), [&] { return stop; });
   const engine::Outcome& outcome = outcomes.front().outcome;
   if (result != nullptr) {
     result->prompt_tokens = outcome.timings.prompt_tokens;
@@ -114,7 +126,9 @@ kvasir_status run(kvasir_model* model, std::vector<int32_t> prompt, engine::Cont
 
 extern "C" {
 
-const char* kvasir_version(void) { return KVASIR_VERSION; }
+const char* kvasir_version(void) {
+  return KVASIR_VERSION;
+}
 
 void kvasir_default_options(kvasir_options* options) {
   if (options != nullptr) *options = {};
@@ -128,13 +142,15 @@ void kvasir_default_sampling(kvasir_sampling* sampling) {
   sampling->max_tokens = -1;
 }
 
-kvasir_status kvasir_fit(const char* path, const kvasir_options* options, kvasir_memory* memory, kvasir_error* error) {
+kvasir_status kvasir_fit(const char* path, const kvasir_options* options, kvasir_memory* memory,
+                         kvasir_error* error) {
   return guarded(error, [&] {
     require(path != nullptr, "path");
     require(memory != nullptr, "memory");
     const engine::MemoryReport report = engine::Engine::plan(path, to_options(options));
-    *memory = {report.weights_bytes, report.kv_bytes,        report.workspace_bytes, report.process_bytes,  report.total_bytes,
-               report.available_bytes, report.context, report.max_context,     report.fits ? 1 : 0};
+    *memory = {report.weights_bytes, report.kv_bytes,    report.workspace_bytes,
+               report.process_bytes, report.total_bytes, report.available_bytes,
+               report.context,       report.max_context, report.fits ? 1 : 0};
     return KVASIR_OK;
   });
 }
@@ -158,33 +174,39 @@ void kvasir_close(kvasir_model* model) {
   delete model;
 }
 
-kvasir_status kvasir_generate(kvasir_model* model, const char* prompt, const kvasir_sampling* sampling, kvasir_on_text on_text, void* user_data,
-                              kvasir_result* result, kvasir_error* error) {
+kvasir_status kvasir_generate(kvasir_model* model, const char* prompt, const kvasir_sampling* sampling,
+                              kvasir_on_text on_text, void* user_data, kvasir_result* result,
+                              kvasir_error* error) {
   return guarded(error, [&] {
     require(model != nullptr, "model");
     require(prompt != nullptr, "prompt");
-    return run(model, engine::encode_prompt(model->text->text(), prompt, false), nullptr, sampling, on_text, user_data, result);
+    return run(model, engine::encode_prompt(model->text->text(), prompt, false), nullptr, sampling, on_text,
+               user_data, result);
   });
 }
 
-kvasir_status kvasir_chat(kvasir_model* model, const char* messages_json, const kvasir_sampling* sampling, kvasir_on_text on_text, void* user_data,
-                          kvasir_result* result, kvasir_error* error) {
+kvasir_status kvasir_chat(kvasir_model* model, const char* messages_json, const kvasir_sampling* sampling,
+                          kvasir_on_text on_text, void* user_data, kvasir_result* result,
+                          kvasir_error* error) {
   return guarded(error, [&] {
     require(model != nullptr, "model");
     require(messages_json != nullptr, "messages_json");
     const auto messages = nlohmann::ordered_json::parse(messages_json, nullptr, false);
     if (!messages.is_array()) throw_error(ErrorCode::invalid_input, "messages_json is no JSON list");
     const std::string text = model->text->text().render(messages, nullptr, nlohmann::ordered_json::object());
-    return run(model, engine::encode_prompt(model->text->text(), text, true), &model->conversation, sampling, on_text, user_data, result);
+    return run(model, engine::encode_prompt(model->text->text(), text, true), &model->conversation, sampling,
+               on_text, user_data, result);
   });
 }
 
-int64_t kvasir_tokenize(kvasir_model* model, const char* text, size_t length, int add_special, int32_t* ids, size_t capacity, kvasir_error* error) {
+int64_t kvasir_tokenize(kvasir_model* model, const char* text, size_t length, int add_special, int32_t* ids,
+                        size_t capacity, kvasir_error* error) {
   int64_t count = -1;
   guarded(error, [&] {
     require(model != nullptr, "model");
     require(text != nullptr || length == 0, "text");
-    const std::vector<int32_t> all = model->text->tokenizer().encode({text, length}, {.add_special = add_special != 0});
+    const std::vector<int32_t> all =
+        model->text->tokenizer().encode({text, length}, {.add_special = add_special != 0});
     if (ids != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
     count = static_cast<int64_t>(all.size());
     return KVASIR_OK;
@@ -192,7 +214,8 @@ int64_t kvasir_tokenize(kvasir_model* model, const char* text, size_t length, in
   return count;
 }
 
-int64_t kvasir_detokenize(kvasir_model* model, const int32_t* ids, size_t count, char* text, size_t capacity, kvasir_error* error) {
+int64_t kvasir_detokenize(kvasir_model* model, const int32_t* ids, size_t count, char* text, size_t capacity,
+                          kvasir_error* error) {
   int64_t length = -1;
   guarded(error, [&] {
     require(model != nullptr, "model");

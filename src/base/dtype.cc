@@ -12,8 +12,19 @@ struct DtypeInfo {
   size_t size;
 };
 
-constexpr std::array<DtypeInfo, 13> kDtypes = {{{"f32", 4}, {"f16", 2}, {"bf16", 2}, {"f64", 8}, {"i8", 1}, {"i16", 2}, {"i32", 4},
-                                                {"i64", 8}, {"u8", 1}, {"u16", 2}, {"u32", 4}, {"u64", 8}, {"bool", 1}}};
+constexpr std::array<DtypeInfo, 13> kDtypes = {{{"f32", 4},
+                                                {"f16", 2},
+                                                {"bf16", 2},
+                                                {"f64", 8},
+                                                {"i8", 1},
+                                                {"i16", 2},
+                                                {"i32", 4},
+                                                {"i64", 8},
+                                                {"u8", 1},
+                                                {"u16", 2},
+                                                {"u32", 4},
+                                                {"u64", 8},
+                                                {"bool", 1}}};
 
 const DtypeInfo& info(Dtype dtype) {
   KVASIR_CHECK(static_cast<size_t>(dtype) < kDtypes.size());
@@ -22,8 +33,12 @@ const DtypeInfo& info(Dtype dtype) {
 
 }  // namespace
 
-size_t size_of(Dtype dtype) { return info(dtype).size; }
-std::string_view name(Dtype dtype) { return info(dtype).name; }
+size_t size_of(Dtype dtype) {
+  return info(dtype).size;
+}
+std::string_view name(Dtype dtype) {
+  return info(dtype).name;
+}
 
 std::optional<Dtype> dtype_from_name(std::string_view text) {
   for (size_t i = 0; i < kDtypes.size(); ++i)

@@ -1,7 +1,8 @@
 // Errors that a user can cause, and checks of our own assumptions.
 //
-// An Error carries a code (the process's exit status follows from it) and a message of one line: the thing, what is wrong with
-// it, what was expected, and the way out. Longer material (lists of names, hints) goes into details(), printed after the line.
+// An Error carries a code (the process's exit status follows from it) and a message of one line: the thing,
+// what is wrong with it, what was expected, and the way out. Longer material (lists of names, hints) goes
+// into details(), printed after the line.
 #pragma once
 
 #include <fmt/format.h>
@@ -44,7 +45,8 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Text taken from untrusted input, made safe to print in one line: control bytes escaped, cut at 200 characters.
+// Text taken from untrusted input, made safe to print in one line: control bytes escaped, cut at 200
+// characters.
 std::string printable(std::string_view text);
 
 [[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& message);
@@ -52,13 +54,13 @@ std::string printable(std::string_view text);
 }  // namespace kvasir
 
 // Always on. A failure is a bug in kvasir, reported with its place; it throws Error{internal}.
-#define KVASIR_CHECK(condition)                                                          \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
-      ::kvasir::check_failed(#condition, __FILE__, __LINE__, std::string());             \
+#define KVASIR_CHECK(condition)                                              \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]]                                           \
+      ::kvasir::check_failed(#condition, __FILE__, __LINE__, std::string()); \
   } while (false)
-#define KVASIR_CHECK_MSG(condition, ...)                                                 \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
+#define KVASIR_CHECK_MSG(condition, ...)                                                  \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
       ::kvasir::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -81,12 +81,18 @@ std::vector<IsaLevel> compiled_isa_levels() {
 bool machine_has(IsaLevel level) {
 #if defined(__x86_64__)
   switch (level) {
-    case IsaLevel::generic: return true;
-    case IsaLevel::avx2: return has_avx2();
-    case IsaLevel::avxvnni: return has_avx2() && has_avxvnni();
-    case IsaLevel::avx512vnni: return has_avx2() && has_avx512vnni();
-    case IsaLevel::avx512bf16: return has_avx2() && has_avx512vnni() && has_avx512bf16();
-    case IsaLevel::neon: return false;
+    case IsaLevel::generic:
+      return true;
+    case IsaLevel::avx2:
+      return has_avx2();
+    case IsaLevel::avxvnni:
+      return has_avx2() && has_avxvnni();
+    case IsaLevel::avx512vnni:
+      return has_avx2() && has_avx512vnni();
+    case IsaLevel::avx512bf16:
+      return has_avx2() && has_avx512vnni() && has_avx512bf16();
+    case IsaLevel::neon:
+      return false;
   }
   return false;
 #elif defined(__aarch64__)
@@ -107,10 +113,11 @@ IsaLevel resolve_isa_level(std::string_view requested) {
   if (requested.empty() || requested == "auto") return best_isa_level();
   const std::optional<IsaLevel> level = isa_from_name(requested);
   if (!level)
-    throw_error(ErrorCode::invalid_input, "unknown instruction-set level '{}': use auto or one of {}", printable(requested),
-                list_available());
+    throw_error(ErrorCode::invalid_input, "unknown instruction-set level '{}': use auto or one of {}",
+                printable(requested), list_available());
   if (!machine_has(*level))
-    throw_error(ErrorCode::unsupported, "this machine or build cannot run the instruction-set level {}: it has {}", requested,
+    throw_error(ErrorCode::unsupported,
+                "this machine or build cannot run the instruction-set level {}: it has {}", requested,
                 list_available());
   return *level;
 }

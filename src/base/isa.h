@@ -1,15 +1,16 @@
-// Instruction-set levels: each op's CPU source is compiled once per level, and one level is picked when a model is built.
+// Instruction-set levels: each op's CPU source is compiled once per level, and one level is picked when a
+// model is built.
 //
 // A kernel source (src/ops/<op>/cpu.cc) is written like this:
 //
 //   #include "base/isa.h"
-//   namespace kvasir::ops { namespace KVASIR_ISA_NAMESPACE { ... code, everything static or in an unnamed namespace ... } 
-//   extern const RmsNormKernels KVASIR_ISA_SYMBOL(rms_norm_kernels);
-//   const RmsNormKernels KVASIR_ISA_SYMBOL(rms_norm_kernels) = {KVASIR_ISA_NAMESPACE::rms_norm}; }
+//   namespace kvasir::ops { namespace KVASIR_ISA_NAMESPACE { ... code, everything static or in an unnamed
+//   namespace ... } extern const RmsNormKernels KVASIR_ISA_SYMBOL(rms_norm_kernels); const RmsNormKernels
+//   KVASIR_ISA_SYMBOL(rms_norm_kernels) = {KVASIR_ISA_NAMESPACE::rms_norm}; }
 //
-// and its header says KVASIR_KERNEL_TABLE(RmsNormKernels, rms_norm_kernels), which declares `rms_norm_kernels(IsaLevel)`.
-// Keep standard-library templates out of kernel sources: the linker keeps one copy of each, possibly the one compiled for a
-// level that this machine lacks.
+// and its header says KVASIR_KERNEL_TABLE(RmsNormKernels, rms_norm_kernels), which declares
+// `rms_norm_kernels(IsaLevel)`. Keep standard-library templates out of kernel sources: the linker keeps one
+// copy of each, possibly the one compiled for a level that this machine lacks.
 #pragma once
 
 #include <optional>
@@ -31,10 +32,10 @@ enum class IsaLevel {
 std::string_view name(IsaLevel level);
 std::optional<IsaLevel> isa_from_name(std::string_view name);
 std::vector<IsaLevel> compiled_isa_levels();
-bool machine_has(IsaLevel level);            // compiled in, and this processor (and operating system) can run it
-IsaLevel best_isa_level();                   // the highest level for which machine_has()
-// The level named by a user ("auto" or a name): throws Error{invalid_input} for an unknown name, Error{unsupported} for a level
-// that this machine or build lacks, naming those it has.
+bool machine_has(IsaLevel level);  // compiled in, and this processor (and operating system) can run it
+IsaLevel best_isa_level();         // the highest level for which machine_has()
+// The level named by a user ("auto" or a name): throws Error{invalid_input} for an unknown name,
+// Error{unsupported} for a level that this machine or build lacks, naming those it has.
 IsaLevel resolve_isa_level(std::string_view requested);
 
 }  // namespace kvasir
@@ -47,26 +48,33 @@ IsaLevel resolve_isa_level(std::string_view requested);
 #endif
 
 #if defined(__x86_64__)
-#define KVASIR_KERNEL_TABLE(Type, table)                              \
-  extern const Type table##_generic, table##_avx2, table##_avxvnni;   \
-  extern const Type table##_avx512vnni, table##_avx512bf16;           \
-  inline const Type& table(::kvasir::IsaLevel level) {                \
-    switch (level) {                                                  \
-      case ::kvasir::IsaLevel::avx2: return table##_avx2;             \
-      case ::kvasir::IsaLevel::avxvnni: return table##_avxvnni;       \
-      case ::kvasir::IsaLevel::avx512vnni: return table##_avx512vnni; \
-      case ::kvasir::IsaLevel::avx512bf16: return table##_avx512bf16; \
-      default: return table##_generic;                                \
-    }                                                                 \
+#define KVASIR_KERNEL_TABLE(Type, table)                            \
+  extern const Type table##_generic, table##_avx2, table##_avxvnni; \
+  extern const Type table##_avx512vnni, table##_avx512bf16;         \
+  inline const Type& table(::kvasir::IsaLevel level) {              \
+    switch (level) {                                                \
+      case ::kvasir::IsaLevel::avx2:                                \
+        return table##_avx2;                                        \
+      case ::kvasir::IsaLevel::avxvnni:                             \
+        return table##_avxvnni;                                     \
+      case ::kvasir::IsaLevel::avx512vnni:                          \
+        return table##_avx512vnni;                                  \
+      case ::kvasir::IsaLevel::avx512bf16:                          \
+        return table##_avx512bf16;                                  \
+      default:                                                      \
+        return table##_generic;                                     \
+    }                                                               \
   }
 #elif defined(__aarch64__)
-#define KVASIR_KERNEL_TABLE(Type, table)                                            \
-  extern const Type table##_generic, table##_neon;                                  \
-  inline const Type& table(::kvasir::IsaLevel level) {                              \
-    return level == ::kvasir::IsaLevel::neon ? table##_neon : table##_generic;      \
+#define KVASIR_KERNEL_TABLE(Type, table)                                       \
+  extern const Type table##_generic, table##_neon;                             \
+  inline const Type& table(::kvasir::IsaLevel level) {                         \
+    return level == ::kvasir::IsaLevel::neon ? table##_neon : table##_generic; \
   }
 #else
-#define KVASIR_KERNEL_TABLE(Type, table)      \
-  extern const Type table##_generic;          \
-  inline const Type& table(::kvasir::IsaLevel) { return table##_generic; }
+#define KVASIR_KERNEL_TABLE(Type, table)         \
+  extern const Type table##_generic;             \
+  inline const Type& table(::kvasir::IsaLevel) { \
+    return table##_generic;                      \
+  }
 #endif

@@ -33,13 +33,14 @@ FileDescriptor open_regular(const std::filesystem::path& path, size_t* size) {
   const int raw = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (raw < 0) {
     const int error = errno;
-    throw_error(error == ENOENT || error == ENOTDIR ? ErrorCode::not_found : ErrorCode::invalid_input, "{}: cannot be opened: {}",
-                printable(path.string()), std::strerror(error));
+    throw_error(error == ENOENT || error == ENOTDIR ? ErrorCode::not_found : ErrorCode::invalid_input,
+                "{}: cannot be opened: {}", printable(path.string()), std::strerror(error));
   }
   FileDescriptor fd(raw);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0)
-    throw_error(ErrorCode::invalid_input, "{}: cannot be examined: {}", printable(path.string()), std::strerror(errno));
+    throw_error(ErrorCode::invalid_input, "{}: cannot be examined: {}", printable(path.string()),
+                std::strerror(errno));
   if (!S_ISREG(status.st_mode))
     throw_error(ErrorCode::invalid_input, "{}: {}", printable(path.string()),
                 S_ISDIR(status.st_mode) ? "is a folder, expected a file" : "is not a regular file");
@@ -57,8 +58,8 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
   if (size > 0) {
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (address == MAP_FAILED)
-      throw_error(ErrorCode::resource_exhausted, "{}: cannot be mapped ({} bytes): {}", printable(path.string()), size,
-                  std::strerror(errno));
+      throw_error(ErrorCode::resource_exhausted, "{}: cannot be mapped ({} bytes): {}",
+                  printable(path.string()), size, std::strerror(errno));
     file.data_ = static_cast<const std::byte*>(address);
     file.size_ = size;
     file.fault_slot_ = register_mapping(file.data_, size, file.path_);
@@ -66,7 +67,9 @@ MappedFile MappedFile::open(const std::filesystem::path& path) {
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+MappedFile::MappedFile(MappedFile&& other) noexcept {
+  *this = std::move(other);
+}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
@@ -79,7 +82,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-MappedFile::~MappedFile() { unmap(); }
+MappedFile::~MappedFile() {
+  unmap();
+}
 
 void MappedFile::unmap() {
   if (data_ == nullptr) return;
@@ -97,20 +102,27 @@ void advise(const std::byte* data, size_t size, size_t offset, size_t length, in
 }
 }  // namespace
 
-void MappedFile::will_need(size_t offset, size_t length) const { advise(data_, size_, offset, length, MADV_WILLNEED); }
-void MappedFile::done(size_t offset, size_t length) const { advise(data_, size_, offset, length, MADV_DONTNEED); }
+void MappedFile::will_need(size_t offset, size_t length) const {
+  advise(data_, size_, offset, length, MADV_WILLNEED);
+}
+void MappedFile::done(size_t offset, size_t length) const {
+  advise(data_, size_, offset, length, MADV_DONTNEED);
+}
 
 std::string read_file(const std::filesystem::path& path, size_t limit) {
   size_t size = 0;
   const FileDescriptor fd = open_regular(path, &size);
   if (size > limit)
-    throw_error(ErrorCode::invalid_input, "{}: {} bytes, more than the limit of {}", printable(path.string()), size, limit);
+    throw_error(ErrorCode::invalid_input, "{}: {} bytes, more than the limit of {}", printable(path.string()),
+                size, limit);
   std::string content(size, '\0');
   size_t have = 0;
   while (have < size) {
     const ssize_t got = ::read(fd.get(), content.data() + have, size - have);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_error(ErrorCode::invalid_input, "{}: cannot be read: {}", printable(path.string()), std::strerror(errno));
+    if (got < 0)
+      throw_error(ErrorCode::invalid_input, "{}: cannot be read: {}", printable(path.string()),
+                  std::strerror(errno));
     if (got == 0) break;
     have += static_cast<size_t>(got);
   }
@@ -123,8 +135,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   auto fail = [&](const char* what) {
     const int error = errno;
     ::unlink(partial.c_str());
-    throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::invalid_input, "{}: {}: {}", printable(path.string()),
-                what, std::strerror(error));
+    throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::invalid_input, "{}: {}: {}",
+                printable(path.string()), what, std::strerror(error));
   };
   FileDescriptor fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (fd.get() < 0) fail("cannot be created");

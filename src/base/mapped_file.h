@@ -23,7 +23,8 @@ class MappedFile {
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
 
-  // Tells the kernel that [offset, offset + length) will be read once, in order, soon (will_need), or not again (done).
+  // Tells the kernel that [offset, offset + length) will be read once, in order, soon (will_need), or not
+  // again (done).
   void will_need(size_t offset, size_t length) const;
   void done(size_t offset, size_t length) const;
 
@@ -36,10 +37,12 @@ class MappedFile {
   std::string path_;
 };
 
-// The whole of a small file. Throws Error{not_found} or, past `limit` bytes, Error{invalid_input} naming limit and size.
+// The whole of a small file. Throws Error{not_found} or, past `limit` bytes, Error{invalid_input} naming
+// limit and size.
 std::string read_file(const std::filesystem::path& path, size_t limit);
 
-// Writes beside `path` first (<name>.partial-<pid>), syncs, and renames: readers see the old file or the whole new one.
+// Writes beside `path` first (<name>.partial-<pid>), syncs, and renames: readers see the old file or the
+// whole new one.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace kvasir

@@ -49,8 +49,12 @@ void MemoryLedger::remove(MemoryCategory category, size_t bytes) {
   KVASIR_CHECK(before >= bytes);
 }
 
-size_t MemoryLedger::bytes(MemoryCategory category) const { return current_[static_cast<int>(category)].load(); }
-size_t MemoryLedger::high_water(MemoryCategory category) const { return high_[static_cast<int>(category)].load(); }
+size_t MemoryLedger::bytes(MemoryCategory category) const {
+  return current_[static_cast<int>(category)].load();
+}
+size_t MemoryLedger::high_water(MemoryCategory category) const {
+  return high_[static_cast<int>(category)].load();
+}
 
 size_t MemoryLedger::total() const {
   size_t sum = 0;
@@ -58,12 +62,14 @@ size_t MemoryLedger::total() const {
   return sum;
 }
 
-Reservation::Reservation(size_t reserve, MemoryLedger* ledger, MemoryCategory category) : ledger_(ledger), category_(category) {
+Reservation::Reservation(size_t reserve, MemoryLedger* ledger, MemoryCategory category)
+    : ledger_(ledger), category_(category) {
   if (reserve == 0) return;
   const size_t rounded = align_up(reserve, system_page());
   void* address = ::mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED)
-    throw_error(ErrorCode::resource_exhausted, "cannot reserve {} bytes of address space: {}", rounded, std::strerror(errno));
+    throw_error(ErrorCode::resource_exhausted, "cannot reserve {} bytes of address space: {}", rounded,
+                std::strerror(errno));
   data_ = static_cast<std::byte*>(address);
   reserved_ = rounded;
 }
@@ -87,7 +93,9 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
   return *this;
 }
 
-Reservation::~Reservation() { release(); }
+Reservation::~Reservation() {
+  release();
+}
 
 void Reservation::release() {
   if (data_ == nullptr) return;
@@ -99,11 +107,13 @@ void Reservation::release() {
 void Reservation::commit(size_t bytes) {
   if (bytes <= committed_) return;
   if (bytes > reserved_)
-    throw_error(ErrorCode::resource_exhausted, "memory plan exceeded: {} bytes wanted of {} reserved", bytes, reserved_);
+    throw_error(ErrorCode::resource_exhausted, "memory plan exceeded: {} bytes wanted of {} reserved", bytes,
+                reserved_);
   const size_t from = align_up(committed_, system_page());
   size_t to = align_up(bytes, system_page());
-  // Weights are committed tensor by tensor and stream through every step: their range is opened in whole large pages, so
-  // that the first touch can take one. Nothing is resident before it is touched, and the ledger counts what was asked for.
+  // Weights are committed tensor by tensor and stream through every step: their range is opened in whole
+  // large pages, so that the first touch can take one. Nothing is resident before it is touched, and the
+  // ledger counts what was asked for.
   constexpr size_t kLargePage = size_t{2} << 20;
   const bool weights = category_ == MemoryCategory::weights && reserved_ >= kLargePage;
   if (weights) {
@@ -112,7 +122,8 @@ void Reservation::commit(size_t bytes) {
   }
   if (to > from) {
     if (::mprotect(data_ + from, to - from, PROT_READ | PROT_WRITE) != 0)
-      throw_error(ErrorCode::resource_exhausted, "cannot commit {} bytes: {}", to - from, std::strerror(errno));
+      throw_error(ErrorCode::resource_exhausted, "cannot commit {} bytes: {}", to - from,
+                  std::strerror(errno));
     // Large ranges want large pages: fewer TLB misses. A refusal changes nothing but speed.
     if (weights || to - from >= kLargePage) ::madvise(data_ + from, to - from, MADV_HUGEPAGE);
   }
@@ -140,7 +151,11 @@ std::byte* Arena::allocate(size_t bytes, size_t alignment) {
   return reservation_.data() + begin;
 }
 
-size_t resident_bytes() { return status_field("VmRSS:"); }
-size_t peak_resident_bytes() { return status_field("VmHWM:"); }
+size_t resident_bytes() {
+  return status_field("VmRSS:");
+}
+size_t peak_resident_bytes() {
+  return status_field("VmHWM:");
+}
 
 }  // namespace kvasir

@@ -1,7 +1,8 @@
 // Memory as a contract: address space reserved once, committed in place, and every byte entered in a ledger.
 //
-// A MemoryLedger counts bytes by category ("weights", "kv", "workspace", ...). What `fit` plans and what the ledger holds after
-// a load must be equal to the byte, so only planned amounts are entered: an arena's committed bytes, never malloc's.
+// A MemoryLedger counts bytes by category ("weights", "kv", "workspace", ...). What `fit` plans and what the
+// ledger holds after a load must be equal to the byte, so only planned amounts are entered: an arena's
+// committed bytes, never malloc's.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,9 @@ namespace kvasir {
 
 inline constexpr size_t kCacheLine = 64;
 
-constexpr size_t align_up(size_t value, size_t alignment) { return (value + alignment - 1) / alignment * alignment; }
+constexpr size_t align_up(size_t value, size_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
 
 enum class MemoryCategory { weights, kv, workspace };
 inline constexpr int kMemoryCategories = 3;
@@ -31,12 +34,14 @@ class MemoryLedger {
   std::atomic<size_t> high_[kMemoryCategories] = {};
 };
 
-// A contiguous range of address space whose pages are committed on demand, in place: addresses handed out never move.
-// Thread-compatible (one writer). Throws Error{resource_exhausted} when the operating system refuses, or past the reservation.
+// A contiguous range of address space whose pages are committed on demand, in place: addresses handed out
+// never move. Thread-compatible (one writer). Throws Error{resource_exhausted} when the operating system
+// refuses, or past the reservation.
 class Reservation {
  public:
   Reservation() = default;
-  // `reserve` bytes of address space; nothing is committed yet. `ledger` may be null and must outlive the reservation.
+  // `reserve` bytes of address space; nothing is committed yet. `ledger` may be null and must outlive the
+  // reservation.
   Reservation(size_t reserve, MemoryLedger* ledger, MemoryCategory category);
   Reservation(Reservation&& other) noexcept;
   Reservation& operator=(Reservation&& other) noexcept;
@@ -48,7 +53,8 @@ class Reservation {
 
   // Makes [0, bytes) usable (zero-filled where new) and enters the growth in the ledger, to the byte.
   void commit(size_t bytes);
-  // Gives everything at and beyond `bytes` back to the operating system and the ledger; the addresses stay reserved.
+  // Gives everything at and beyond `bytes` back to the operating system and the ledger; the addresses stay
+  // reserved.
   void shrink(size_t bytes);
 
  private:
@@ -65,12 +71,16 @@ class Reservation {
 class Arena {
  public:
   Arena() = default;
-  Arena(size_t reserve, MemoryLedger* ledger, MemoryCategory category) : reservation_(reserve, ledger, category) {}
+  Arena(size_t reserve, MemoryLedger* ledger, MemoryCategory category)
+      : reservation_(reserve, ledger, category) {}
 
-  // `bytes` zero-filled bytes, aligned (a power of two, at least kCacheLine). Throws Error{resource_exhausted}.
+  // `bytes` zero-filled bytes, aligned (a power of two, at least kCacheLine). Throws
+  // Error{resource_exhausted}.
   std::byte* allocate(size_t bytes, size_t alignment = kCacheLine);
   // What a sequence of allocations with these sizes takes: plan with it, and the ledger will agree.
-  static size_t planned(size_t used, size_t bytes, size_t alignment = kCacheLine) { return align_up(used, alignment) + bytes; }
+  static size_t planned(size_t used, size_t bytes, size_t alignment = kCacheLine) {
+    return align_up(used, alignment) + bytes;
+  }
 
   size_t used() const { return used_; }
   std::byte* data() const { return reservation_.data(); }

@@ -8,13 +8,13 @@
 namespace kvasir {
 namespace {
 
-// Waiting spins for some tens of microseconds before it parks in the kernel (futex, through atomic wait): longer than an op of a
-// decode step lasts, shorter than a person notices.
+// Waiting spins for some tens of microseconds before it parks in the kernel (futex, through atomic wait):
+// longer than an op of a decode step lasts, shorter than a person notices.
 constexpr int kSpins = 4000;
 
-// One turn of a spin, about ten nanoseconds. Under a hypervisor PAUSE is poison: processors report a loop of PAUSEs to it, and it
-// takes the processor away (pause-loop exiting); a wait of 7 us was measured to last 35. On bare metal PAUSE is what spares a
-// sibling's issue slots.
+// One turn of a spin, about ten nanoseconds. Under a hypervisor PAUSE is poison: processors report a loop of
+// PAUSEs to it, and it takes the processor away (pause-loop exiting); a wait of 7 us was measured to last 35.
+// On bare metal PAUSE is what spares a sibling's issue slots.
 inline void spin_pause(bool virtualised) {
 #if defined(__x86_64__)
   if (!virtualised) {

@@ -1,9 +1,10 @@
 // A fixed team of threads that run one function together, with barriers inside it.
 //
-// The caller is member 0; size() - 1 workers wait for work. Between runs they spin briefly, then park: an idle engine costs
-// nothing. barrier() spins briefly, then parks as well, so an oversubscribed machine stays correct and does not burn its quota.
-// One run() at a time. A member that throws makes run() rethrow the first exception after all members have left; a throwing
-// member must not leave others waiting in barrier(), so work that uses barriers must not throw (nothing on the token path does).
+// The caller is member 0; size() - 1 workers wait for work. Between runs they spin briefly, then park: an
+// idle engine costs nothing. barrier() spins briefly, then parks as well, so an oversubscribed machine stays
+// correct and does not burn its quota. One run() at a time. A member that throws makes run() rethrow the
+// first exception after all members have left; a throwing member must not leave others waiting in barrier(),
+// so work that uses barriers must not throw (nothing on the token path does).
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,8 @@ namespace kvasir {
 
 class ThreadTeam {
  public:
-  // `threads` >= 1, including the caller. Workers are pinned to cpus[1], cpus[2], ... when `cpus` is not empty.
+  // `threads` >= 1, including the caller. Workers are pinned to cpus[1], cpus[2], ... when `cpus` is not
+  // empty.
   explicit ThreadTeam(int threads, const std::vector<int>& cpus = {});
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -27,8 +29,9 @@ class ThreadTeam {
   // Calls work(member) on every member, member = 0 .. size()-1, and returns when all have returned.
   template <typename Work>
   void run(Work&& work) {
-    run_erased([](void* context, int member) { (*static_cast<std::remove_reference_t<Work>*>(context))(member); },
-               const_cast<void*>(static_cast<const void*>(&work)));
+    run_erased(
+        [](void* context, int member) { (*static_cast<std::remove_reference_t<Work>*>(context))(member); },
+        const_cast<void*>(static_cast<const void*>(&work)));
   }
 
   // Inside run(): waits until every member has called it; what was written before is visible after.

@@ -70,7 +70,8 @@ size_t cgroup_memory_limit() {
   size_t limit = SIZE_MAX;
   for (const std::string& folder : cgroup_folders()) {
     const std::string line = first_line(folder + "/memory.max");
-    if (!line.empty() && line != "max") limit = std::min<size_t>(limit, std::strtoull(line.c_str(), nullptr, 10));
+    if (!line.empty() && line != "max")
+      limit = std::min<size_t>(limit, std::strtoull(line.c_str(), nullptr, 10));
   }
   const std::string v1 = first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   if (!v1.empty()) limit = std::min<size_t>(limit, std::strtoull(v1.c_str(), nullptr, 10));
@@ -96,7 +97,8 @@ Topology discover_topology() {
   }
   if (allowed.empty()) allowed.push_back(0);
 
-  // Group by (package, core): the first sibling of each core comes first; among cores, the fastest (highest maximum frequency).
+  // Group by (package, core): the first sibling of each core comes first; among cores, the fastest (highest
+  // maximum frequency).
   struct Cpu {
     int cpu;
     int sibling;
@@ -113,7 +115,8 @@ Topology discover_topology() {
     cpus.push_back({cpu, sibling, number_in(base + "/cpufreq/cpuinfo_max_freq", 0)});
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(base, ignored))
-      if (entry.path().filename().string().rfind("node", 0) == 0) nodes.insert(entry.path().filename().string());
+      if (entry.path().filename().string().rfind("node", 0) == 0)
+        nodes.insert(entry.path().filename().string());
   }
   std::stable_sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
     return std::tuple(a.sibling, -a.speed) < std::tuple(b.sibling, -b.speed);
@@ -146,7 +149,8 @@ Topology discover_topology() {
 
 int default_threads(const Topology& topology) {
   int threads = topology.physical_cores;
-  if (topology.quota_cpus > 0) threads = std::min(threads, static_cast<int>(std::floor(topology.quota_cpus + 0.01)));
+  if (topology.quota_cpus > 0)
+    threads = std::min(threads, static_cast<int>(std::floor(topology.quota_cpus + 0.01)));
   return std::max(1, threads);
 }
 

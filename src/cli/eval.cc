@@ -163,7 +163,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
                                                 {"mean_nll", mean},
                                                 {"tokens", scored},
                                                 {"window", flags.window},
-                                       {"peak_resident_bytes", peak_resident_bytes()}})
+                                                {"peak_resident_bytes", peak_resident_bytes()}})
                             .dump()
                             .c_str());
   else

@@ -1,4 +1,5 @@
-// The engine on the starter models: what a row produces depends on its own request alone, and memory is what the plan says.
+// The engine on the starter models: what a row produces depends on its own request alone, and memory is what
+// the plan says.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +46,8 @@ void expect_same(const Outcome& a, const Outcome& b) {
   ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
   for (size_t i = 0; i < a.logprobs.size(); ++i) {
     ASSERT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << "token " << i;  // bits, not tolerances
-    for (size_t k = 0; k < a.logprobs[i].top.size(); ++k) ASSERT_EQ(a.logprobs[i].top[k].logprob, b.logprobs[i].top[k].logprob);
+    for (size_t k = 0; k < a.logprobs[i].top.size(); ++k)
+      ASSERT_EQ(a.logprobs[i].top[k].logprob, b.logprobs[i].top[k].logprob);
   }
 }
 
@@ -55,11 +57,14 @@ TEST_P(BothModels, ARowIsTheSameAloneAndInAnyBatch) {
   const std::vector<int32_t> prompt = ids_from(7, 41, 3);
   const auto alone = Engine::open(GetParam(), options_for(1, 512, 256));
   const Outcome want = alone->generate(request_for(prompt, 12, 0.8f, 5));
-  // Rows of other lengths, finishing at other times, more of them than may run at once; small chunks cut the prompts.
+  // Rows of other lengths, finishing at other times, more of them than may run at once; small chunks cut the
+  // prompts.
   const auto batch = Engine::open(GetParam(), options_for(3, 24, 256));
   std::vector<Request> requests;
   for (int i = 0; i < 5; ++i)
-    requests.push_back(i == 2 ? request_for(prompt, 12, 0.8f, 5) : request_for(ids_from(i * 977, 5 + 17 * i, 7), 3 + 5 * i, 1.0f, 100 + static_cast<uint64_t>(i)));
+    requests.push_back(i == 2 ? request_for(prompt, 12, 0.8f, 5)
+                              : request_for(ids_from(i * 977, 5 + 17 * i, 7), 3 + 5 * i, 1.0f,
+                                            100 + static_cast<uint64_t>(i)));
   const std::vector<Outcome> outcomes = batch->generate(std::move(requests));
   expect_same(want, outcomes[2]);
   EXPECT_EQ(outcomes[4].tokens.size(), 23u);
@@ -75,7 +80,8 @@ TEST_P(BothModels, TheLedgerEqualsThePlanToTheByte) {
     EXPECT_EQ(engine->ledger().bytes(MemoryCategory::weights), plan.weights_bytes);
     EXPECT_EQ(engine->ledger().bytes(MemoryCategory::kv), plan.kv_bytes);
     EXPECT_EQ(engine->ledger().bytes(MemoryCategory::workspace), plan.workspace_bytes);
-    EXPECT_EQ(plan.total_bytes, plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes + plan.process_bytes);
+    EXPECT_EQ(plan.total_bytes,
+              plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes + plan.process_bytes);
     EXPECT_LE(static_cast<double>(plan.weights_bytes), 1.03 * static_cast<double>(plan.stored_bytes));
     const size_t before = engine->ledger().total();
     engine->generate(request_for(ids_from(1, 250, 11), 20, 0, 0));

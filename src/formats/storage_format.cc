@@ -98,7 +98,8 @@ size_t WeightSource::stored_bytes() const {
   const size_t codes = static_cast<size_t>(rows) * row_bytes;
   if (info(format).block_elements != 0) return codes;
   KVASIR_CHECK(group_size > 0);
-  const size_t plane = static_cast<size_t>(rows) * static_cast<size_t>(cols / group_size) * size_of(scale_dtype);
+  const size_t plane =
+      static_cast<size_t>(rows) * static_cast<size_t>(cols / group_size) * size_of(scale_dtype);
   return codes + (format == StorageFormat::mlx_affine ? 2 : 1) * plane;
 }
 

@@ -75,7 +75,8 @@ class Interpreter {
   bool next_filtered(const Statement& loop, Activation* parent, std::unique_ptr<Activation>& own,
                      Iteration& source, Value& out);
   const TemplateTree* tree() const { return tree_; }
-  // An object that may be part of a reference cycle (namespaces, some loops): it is emptied when the render ends.
+  // An object that may be part of a reference cycle (namespaces, some loops): it is emptied when the render
+  // ends.
   void remember(Value object) { remembered_.push_back(std::move(object)); }
 
  private:

@@ -170,7 +170,8 @@ std::string_view symbol(Order order) {
 
 void raise_undefined(const Value& value) {
   const UndefinedObject& object = value.undefined();
-  throw Failure{object.security ? FailureKind::security_error : FailureKind::undefined_error, object.message()};
+  throw Failure{object.security ? FailureKind::security_error : FailureKind::undefined_error,
+                object.message()};
 }
 
 std::string_view type_name(const Value& value) {
