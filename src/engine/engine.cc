@@ -23,17 +23,17 @@ std::string_view name(FinishReason reason) {
 struct Engine::Row {
   using Clock = std::chrono::steady_clock;
 
-  explicit Row(Request r) : request(std::move(r)), sampler(request.sampling) {}
+  Row(size_t n, Request r) : number(n), request(std::move(r)), sampler(request.sampling) {}
 
   Context& context() { return request.context != nullptr ? *request.context : own; }
 
+  size_t number;  // of the request, in order of arrival
   Request request;
   Sampler sampler;
   Context own;
   std::vector<int32_t> history;  // prompt and committed tokens
   Outcome outcome;
   Clock::time_point admitted, first_token;
-  bool started = false;
   bool finished = false;
 
   // Tokens that are known but whose keys and values are not stored yet.
@@ -98,7 +98,6 @@ void Engine::check(const Request& request) const {
 }
 
 void Engine::admit(Row& row) {
-  row.started = true;
   row.admitted = Row::Clock::now();
   row.history = row.request.prompt;
   if (row.request.context == nullptr) row.own = new_context();
@@ -163,7 +162,7 @@ void Engine::consume_logits(Row& row, int32_t index) {
   }
 }
 
-bool Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
+void Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
   const program::Counts& maxima = model_->maxima();
   builder_->clear();
   std::vector<Row*> batch;
@@ -178,22 +177,14 @@ bool Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
     budget -= static_cast<int64_t>(count);
   };
   // Rows that decode first (each needs one token), then prompts in the order of arrival.
-  size_t active = 0;
-  for (const auto& row : rows) active += row->started && !row->finished ? 1 : 0;
-  for (const auto& row : rows) {
-    if (row->started || active >= static_cast<size_t>(maxima.rows)) continue;
-    admit(*row);
-    ++active;
-  }
   for (const bool decoding : {true, false})
     for (const auto& row : rows) {
-      if (!row->started || row->finished || budget <= 0) continue;
+      if (budget <= 0) continue;
       const size_t pending = row->pending().size();
       if ((pending == 1 && !row->outcome.tokens.empty()) != decoding) continue;
       const auto limit = static_cast<size_t>(std::min<int64_t>(budget, row->context().sequence.max_append()));
       add(*row, std::min(pending, limit));
     }
-  if (batch.empty()) return false;
 
   cache_->reserve(builder_->sequences(), builder_->counts(), kv_step_);
   const program::StepState& state = builder_->state(kv_step_);
@@ -211,29 +202,49 @@ bool Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
                               static_cast<int64_t>(row.request.prompt.size()));
     if (builder_->logits_index(i) >= 0) consume_logits(row, builder_->logits_index(i));
   }
-  return true;
+}
+
+bool Engine::serve(const NextRequest& next, const RequestDone& done, const std::function<bool()>& cancelled) {
+  const auto most_rows = static_cast<size_t>(model_->maxima().rows);
+  std::vector<std::unique_ptr<Row>> rows;
+  size_t arrived = 0;
+  bool more = true;
+  while (true) {
+    if (cancelled && cancelled()) {
+      for (const auto& row : rows) {
+        row->outcome.reason = FinishReason::cancelled;
+        done(row->number, std::move(row->outcome));
+      }
+      return false;
+    }
+    while (more && rows.size() < most_rows) {
+      std::optional<Request> request = next();
+      more = request.has_value();
+      if (!more) break;
+      check(*request);
+      rows.push_back(std::make_unique<Row>(arrived++, std::move(*request)));
+      admit(*rows.back());
+    }
+    if (rows.empty()) return true;
+    step(rows);
+    for (const auto& row : rows)
+      if (row->finished) done(row->number, std::move(row->outcome));
+    // Their pages go back now, so that the rows that take their places can start.
+    std::erase_if(rows, [](const auto& row) { return row->finished; });
+  }
 }
 
 std::vector<Outcome> Engine::generate(std::vector<Request> requests, const std::function<bool()>& cancelled) {
   for (const Request& request : requests) check(request);
-  std::vector<std::unique_ptr<Row>> rows;
-  for (Request& request : requests) rows.push_back(std::make_unique<Row>(std::move(request)));
-  while (true) {
-    if (cancelled && cancelled()) {
-      for (const auto& row : rows)
-        if (!row->finished) {
-          row->finished = true;
-          row->outcome.reason = FinishReason::cancelled;
-        }
-      break;
-    }
-    if (!step(rows)) break;
-    // A finished row's own pages go back at once, so that waiting rows can start.
-    for (const auto& row : rows)
-      if (row->finished && row->request.context == nullptr) row->own = Context{};
-  }
-  std::vector<Outcome> outcomes;
-  for (const auto& row : rows) outcomes.push_back(std::move(row->outcome));
+  std::vector<Outcome> outcomes(requests.size());
+  for (Outcome& outcome : outcomes) outcome.reason = FinishReason::cancelled;  // until it has finished
+  size_t taken = 0;
+  serve(
+      [&]() -> std::optional<Request> {
+        if (taken == requests.size()) return std::nullopt;
+        return std::move(requests[taken++]);
+      },
+      [&](size_t number, Outcome outcome) { outcomes[number] = std::move(outcome); }, cancelled);
   return outcomes;
 }
 

@@ -120,10 +120,22 @@ class Engine {
 
   Context new_context() { return Context{cache_->create(), {}}; }
 
-  // Checks the request (prompt length, ids, options); throws before anything runs. Runs all of them to their
-  // end, in one batch as far as rows and pages allow; `cancelled` is polled between steps.
+  // Checks every request before anything runs. Runs all of them to their end, in one batch as far as rows
+  // allow; `cancelled` is polled between steps.
   std::vector<Outcome> generate(std::vector<Request> requests, const std::function<bool()>& cancelled = {});
   Outcome generate(Request request, const std::function<bool()>& cancelled = {});
+
+  // The same for a run of any length: `next` is asked for a request whenever a row is free (nothing: there
+  // are no more), and `done` gets each outcome as it finishes, under the number of its request (from 0, in
+  // the order of `next`). A request is checked when it is taken: what check() refuses ends the run. False: it
+  // was cancelled, and the rows under way came out with what they had and the reason `cancelled`.
+  using NextRequest = std::function<std::optional<Request>()>;
+  using RequestDone = std::function<void(size_t number, Outcome outcome)>;
+  bool serve(const NextRequest& next, const RequestDone& done, const std::function<bool()>& cancelled = {});
+
+  // Throws Error{invalid_input}: an empty prompt, one that the context cannot hold, ids or options out of
+  // range.
+  void check(const Request& request) const;
 
   // Appends `ids` to a context, chunk by chunk, without sampling.
   void prefill(Context& context, std::span<const int32_t> ids);
@@ -131,8 +143,7 @@ class Engine {
  private:
   struct Row;
   Engine() = default;
-  void check(const Request& request) const;
-  bool step(std::vector<std::unique_ptr<Row>>& rows);
+  void step(std::vector<std::unique_ptr<Row>>& rows);
   void admit(Row& row);
   void consume_logits(Row& row, int32_t index);
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -70,6 +71,51 @@ TEST_P(BothModels, ARowIsTheSameAloneAndInAnyBatch) {
   EXPECT_EQ(outcomes[4].tokens.size(), 23u);
   const auto one_thread = Engine::open(GetParam(), options_for(1, 7, 256, 1));
   expect_same(want, one_thread->generate(request_for(prompt, 12, 0.8f, 5)));
+}
+
+TEST_P(BothModels, ALongRunKeepsItsRowsBusyAndChangesNothing) {
+  const auto alone = Engine::open(GetParam(), options_for(1, 512, 256));
+  const auto busy = Engine::open(GetParam(), options_for(3, 32, 256));
+  constexpr size_t kRequests = 9;
+  auto request = [&](size_t i) {
+    const int n = static_cast<int>(i);
+    return request_for(ids_from(n * 31, 4 + (n * 29) % 60, 5), 2 + (n * 7) % 11, 0.9f, i);
+  };
+  size_t taken = 0, under_way = 0, most = 0;
+  std::vector<size_t> order;
+  std::vector<Outcome> outcomes(kRequests);
+  const bool whole = busy->serve(
+      [&]() -> std::optional<Request> {
+        if (taken == kRequests) return std::nullopt;
+        most = std::max(most, ++under_way);
+        return request(taken++);
+      },
+      [&](size_t number, Outcome outcome) {
+        --under_way;
+        order.push_back(number);
+        outcomes[number] = std::move(outcome);
+      });
+  EXPECT_TRUE(whole);
+  EXPECT_EQ(most, 3u);
+  EXPECT_EQ(order.size(), kRequests);
+  EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));  // short answers overtake long ones
+  for (size_t i = 0; i < kRequests; ++i) expect_same(alone->generate(request(i)), outcomes[i]);
+
+  // Cancelled in the middle: the rows under way come out with what they have.
+  int steps = 0;
+  size_t cancelled = 0, finished = 0;
+  taken = 0;
+  EXPECT_FALSE(busy->serve([&]() -> std::optional<Request> { return request(taken++ % kRequests); },
+                           [&](size_t, Outcome outcome) {
+                             (outcome.reason == FinishReason::cancelled ? cancelled : finished) += 1;
+                           },
+                           [&] { return ++steps > 12; }));
+  EXPECT_GE(cancelled, 1u);
+  EXPECT_EQ(cancelled + finished, taken);
+  // A request that cannot run is refused when it is taken.
+  EXPECT_THROW(busy->serve([&]() -> std::optional<Request> { return request_for({}, 1, 0, 0); },
+                           [](size_t, Outcome) {}),
+               Error);
 }
 
 TEST_P(BothModels, TheLedgerEqualsThePlanToTheByte) {

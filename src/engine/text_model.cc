@@ -1,6 +1,7 @@
 #include "engine/text_model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -146,64 +147,88 @@ std::unique_ptr<TextModel> TextModel::open(const std::filesystem::path& path, Te
   return model;
 }
 
-std::vector<TextOutcome> generate_text(TextModel& model, std::vector<TextRequest> requests,
-                                       const std::function<bool()>& cancelled) {
-  struct Stream {
-    Stream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
-           std::span<const int32_t> context)
-        : decoder(tokenizer, {}, context), matcher(std::move(stops)) {}
-    tokenizer::StreamDecoder decoder;
-    StopMatcher matcher;
-    std::string text;
-    std::function<void(std::string_view)> on_text;
-    void emit(std::string piece) {
-      if (piece.empty()) return;
-      text += piece;
-      if (on_text) on_text(piece);
-    }
-  };
-  std::vector<std::unique_ptr<Stream>> streams;
-  std::vector<Request> rows;
-  for (TextRequest& request : requests) {
+namespace {
+
+// What turns one row's tokens into text.
+struct Stream {
+  Stream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
+         std::span<const int32_t> context)
+      : decoder(tokenizer, {}, context), matcher(std::move(stops)) {}
+  tokenizer::StreamDecoder decoder;
+  StopMatcher matcher;
+  std::string text;
+  std::function<void(std::string_view)> on_text;
+  void emit(std::string piece) {
+    if (piece.empty()) return;
+    text += piece;
+    if (on_text) on_text(piece);
+  }
+};
+
+}  // namespace
+
+bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>()>& next,
+                const std::function<void(size_t, TextOutcome)>& done,
+                const std::function<bool()>& cancelled) {
+  std::map<size_t, std::unique_ptr<Stream>> streams;  // of the rows under way
+  size_t arrived = 0;
+  auto next_row = [&]() -> std::optional<Request> {
+    std::optional<TextRequest> request = next();
+    if (!request) return std::nullopt;
     // The last tokens of the prompt tell the decoder whether the text begins here.
-    const std::span<const int32_t> prompt = request.prompt;
-    streams.push_back(std::make_unique<Stream>(model.tokenizer(), std::move(request.stop),
-                                               prompt.last(std::min<size_t>(prompt.size(), 8))));
-    Stream& stream = *streams.back();
-    stream.on_text = std::move(request.on_text);
+    const std::span<const int32_t> prompt = request->prompt;
+    auto owned = std::make_unique<Stream>(model.tokenizer(), std::move(request->stop),
+                                          prompt.last(std::min<size_t>(prompt.size(), 8)));
+    Stream& stream = *owned;
+    streams.emplace(arrived++, std::move(owned));
+    stream.on_text = std::move(request->on_text);
     Request row;
-    row.prompt = std::move(request.prompt);
-    row.sampling = std::move(request.sampling);
+    row.prompt = std::move(request->prompt);
+    row.sampling = std::move(request->sampling);
     if (row.sampling.xtc_special.empty()) {
       row.sampling.xtc_special = model.stop_ids();
       for (int32_t id : model.tokenizer().encode("\n", {.add_special = false, .parse_special = false}))
         row.sampling.xtc_special.push_back(id);
     }
-    row.max_tokens = request.max_tokens;
-    row.min_tokens = request.min_tokens;
-    if (!request.ignore_eos) row.stop_ids = model.stop_ids();
-    row.top_logprobs = request.top_logprobs;
-    row.context = request.context;
-    row.on_progress = std::move(request.on_progress);
+    row.max_tokens = request->max_tokens;
+    row.min_tokens = request->min_tokens;
+    if (!request->ignore_eos) row.stop_ids = model.stop_ids();
+    row.top_logprobs = request->top_logprobs;
+    row.context = request->context;
+    row.on_progress = std::move(request->on_progress);
     const std::vector<int32_t>& stops = model.stop_ids();
-    const bool ignore_eos = request.ignore_eos;
+    const bool ignore_eos = request->ignore_eos;
     row.on_token = [&stream, &stops, ignore_eos](const Committed& committed) {
       // An end token has no text of its own.
       if (!ignore_eos && std::binary_search(stops.begin(), stops.end(), committed.id)) return true;
       stream.emit(stream.matcher.push(stream.decoder.push(committed.id)));
       return !stream.matcher.stopped();
     };
-    rows.push_back(std::move(row));
-  }
-  std::vector<Outcome> outcomes = model.engine().generate(std::move(rows), cancelled);
-  std::vector<TextOutcome> results;
-  for (size_t i = 0; i < outcomes.size(); ++i) {
-    Stream& stream = *streams[i];
+    return row;
+  };
+  auto row_done = [&](size_t number, Outcome outcome) {
+    Stream& stream = *streams.at(number);
     stream.emit(stream.matcher.push(stream.decoder.finish()));
     stream.emit(stream.matcher.finish());
-    if (stream.matcher.stopped()) outcomes[i].reason = FinishReason::stop;
-    results.push_back({std::move(stream.text), std::move(outcomes[i]), stream.matcher.matched()});
-  }
+    if (stream.matcher.stopped()) outcome.reason = FinishReason::stop;
+    done(number, {std::move(stream.text), std::move(outcome), stream.matcher.matched()});
+    streams.erase(number);
+  };
+  return model.engine().serve(next_row, row_done, cancelled);
+}
+
+std::vector<TextOutcome> generate_text(TextModel& model, std::vector<TextRequest> requests,
+                                       const std::function<bool()>& cancelled) {
+  std::vector<TextOutcome> results(requests.size());
+  for (TextOutcome& result : results) result.outcome.reason = FinishReason::cancelled;
+  size_t taken = 0;
+  serve_text(
+      model,
+      [&]() -> std::optional<TextRequest> {
+        if (taken == requests.size()) return std::nullopt;
+        return std::move(requests[taken++]);
+      },
+      [&](size_t number, TextOutcome outcome) { results[number] = std::move(outcome); }, cancelled);
   return results;
 }
 

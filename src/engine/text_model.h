@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,5 +84,10 @@ struct TextOutcome {
 // Runs requests to their end in one batch; texts are complete (held-back bytes flushed).
 std::vector<TextOutcome> generate_text(TextModel& model, std::vector<TextRequest> requests,
                                        const std::function<bool()>& cancelled = {});
+
+// Engine::serve with text: a run of any length, rows joining as others finish.
+bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>()>& next,
+                const std::function<void(size_t number, TextOutcome outcome)>& done,
+                const std::function<bool()>& cancelled = {});
 
 }  // namespace kvasir::engine
