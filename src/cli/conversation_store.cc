@@ -13,14 +13,22 @@ std::filesystem::path default_store_folder() {
 }
 
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::TextModel& model) {
-  const models::Model& opened = model.engine().model();
+  return open_store(folder, model.engine(), model.text().name);
+}
+
+std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::Engine& engine,
+                                          const std::string& model_name) {
+  const models::Model& opened = engine.model();
   kv::DiskStore::Options options;
   options.dir = folder;
-  options.identity.model_id = model.text().name;
-  options.identity.config_fingerprint = opened.numerics_parts().config;
+  options.numerics = models::canonical_text(opened.numerics_parts());
+  options.identity.model_id = model_name;
+  models::NumericsParts configuration;  // its text has no bound, its digest has
+  configuration.config = opened.numerics_parts().config;
+  options.identity.config_fingerprint = models::NumericsKey(configuration).hex();
   options.identity.weights_digest = opened.numerics_parts().weights;
   options.identity.numerics_id = opened.numerics_key().hex();
-  options.identity.scheme_key = model.engine().memory().kv_key;
+  options.identity.scheme_key = engine.memory().kv_key;
   // Stored tokens are ids; the text side re-renders and compares them, so the tokenizer needs no hash of its
   // own.
   options.identity.tokenizer_hash = "";

@@ -12,6 +12,8 @@ namespace kvasir::cli {
 
 std::filesystem::path default_store_folder();  // $XDG_STATE_HOME/kvasir/kv, else ~/.local/state/kvasir/kv
 
+std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::Engine& engine,
+                                          const std::string& model_name);
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::TextModel& model);
 
 }  // namespace kvasir::cli

@@ -1,4 +1,4 @@
-// `kvasir eval`: logits to a file, perplexity of a text.
+// `kvasir eval`: its subcommands, and perplexity of a text.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -6,95 +6,15 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/command.h"
+#include "cli/eval.h"
 #include "cli/flags.h"
-#include "cli/npy.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
+#include "engine/logit_run.h"
 #include "engine/text_model.h"
 
 namespace kvasir::cli {
 namespace {
-
-// Rows of logits that the head computes at once: V floats each, in the workspace.
-constexpr int kLogitRows = 16;
-
-// Runs `ids` through the model and hands out the logits of every position, in order.
-void for_each_logits(engine::Engine& engine, std::span<const int32_t> ids,
-                     const std::function<void(int64_t, const float*)>& visit) {
-  models::Model& model = engine.model();
-  engine::StepBuilder builder(model);
-  engine::Context context = engine.new_context();
-  kv::Step step;
-  std::vector<int32_t> all;
-  Progress progress("evaluating");
-  int64_t position = 0;
-  const auto total = static_cast<double>(ids.size());
-  while (!ids.empty()) {
-    if (interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
-    const auto count = static_cast<size_t>(std::min<int64_t>(
-        {static_cast<int64_t>(ids.size()), model.maxima().tokens, context.sequence.max_append()}));
-    builder.clear();
-    builder.add(context.sequence, ids.first(count), engine::WantLogits::all);
-    engine.cache().reserve(builder.sequences(), builder.counts(), step);
-    program::StepState& state = builder.state(step);
-    const std::span<const int32_t> wanted = state.logit_tokens;
-    state.logits = 0;
-    state.logit_tokens = {};
-    model.run_trunk(state, engine.executor());
-    const auto at_once = static_cast<size_t>(model.maxima().logits);
-    for (size_t first = 0; first < wanted.size(); first += at_once) {
-      const std::span<const int32_t> block =
-          wanted.subspan(first, std::min<size_t>(at_once, wanted.size() - first));
-      state.logit_tokens = block;
-      state.logits = static_cast<int32_t>(block.size());
-      model.run_head(state, engine.executor());
-      for (size_t i = 0; i < block.size(); ++i) visit(position++, model.logits(static_cast<int64_t>(i)));
-    }
-    step.commit();
-    ids = ids.subspan(count);
-    progress.update(static_cast<double>(position), total);
-  }
-}
-
-struct LogitsFlags {
-  LoadFlags load;
-  std::string tokens;
-  std::string out;
-  bool json = false;
-};
-
-int eval_logits(const LogitsFlags& flags) {
-  const std::vector<int32_t> ids = read_token_file(flags.tokens);
-  if (ids.empty())
-    throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(flags.tokens));
-  engine::EngineOptions options = flags.load.options();
-  if (options.load.context == 0) options.load.context = static_cast<int64_t>(ids.size());
-  if (static_cast<int64_t>(ids.size()) > options.load.context)
-    throw_error(ErrorCode::invalid_input, "{} holds {} tokens, more than --context {}",
-                printable(flags.tokens), ids.size(), options.load.context);
-  options.load.chunk =
-      static_cast<int>(std::min<int64_t>(options.load.chunk, static_cast<int64_t>(ids.size())));
-  options.load.logits = std::min(kLogitRows, options.load.chunk);
-  const std::unique_ptr<engine::Engine> engine =
-      engine::Engine::open(resolve_model(flags.load.model), options);
-  engine->model().check_tokens(ids);
-  const int64_t vocab = engine->model().info().vocab;
-  NpyWriter writer(flags.out, static_cast<int64_t>(ids.size()), vocab);
-  for_each_logits(*engine, ids, [&](int64_t, const float* logits) {
-    writer.write({logits, static_cast<size_t>(vocab)});
-  });
-  writer.finish();
-  if (flags.json)
-    std::printf("%s\n",
-                nlohmann::ordered_json({{"out", flags.out},
-                                        {"positions", ids.size()},
-                                        {"vocab", vocab},
-                                        {"activations", models::name(engine->model().info().activations)},
-                                        {"isa", name(engine->model().info().isa)}})
-                    .dump()
-                    .c_str());
-  return kExitDone;
-}
 
 struct PerplexityFlags {
   LoadFlags load;
@@ -135,13 +55,21 @@ int eval_perplexity(const PerplexityFlags& flags) {
   double sum = 0, squares = 0;
   int64_t scored = 0;
   const auto window = static_cast<size_t>(flags.window - (bos ? 1 : 0));
+  Progress progress("evaluating");
   for (size_t begin = 0; begin < ids.size(); begin += window) {
     std::vector<int32_t> row;
     if (bos) row.push_back(*bos);
     row.insert(row.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
                ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), begin + window)));
     if (row.size() < 2) break;
-    for_each_logits(*engine, row, [&](int64_t position, const float* logits) {
+    engine::Context context = engine->new_context();
+    engine::LogitRun run;
+    run.row = &context;
+    run.ids = row;
+    run.cancelled = interrupted;
+    run.visit = [&](int64_t position, const float* logits) {
+      progress.update(static_cast<double>(begin) + static_cast<double>(position),
+                      static_cast<double>(ids.size()));
       if (static_cast<size_t>(position) + 1 >= row.size()) return;
       const std::span<const float> all(logits, static_cast<size_t>(vocab));
       const double loss =
@@ -150,7 +78,8 @@ int eval_perplexity(const PerplexityFlags& flags) {
       sum += loss;
       squares += loss * loss;
       ++scored;
-    });
+    };
+    run_logits(*engine, run);
   }
   const double mean = sum / static_cast<double>(scored);
   const double variance = squares / static_cast<double>(scored) - mean * mean;
@@ -177,17 +106,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
 void add_eval(CLI::App& app, Invocation& invocation) {
   CLI::App* eval = app.add_subcommand("eval", "Logits of given tokens, perplexity of a text");
   eval->require_subcommand(1);
-  {
-    auto flags = std::make_shared<LogitsFlags>();
-    CLI::App* command =
-        eval->add_subcommand("logits", "Write the logits of every position as float32 [T, V]");
-    flags->load.add_to(*command, false);
-    command->add_option("--tokens", flags->tokens, "JSON list of token ids; none is added")->required();
-    command->add_option("--out", flags->out, "The .npy file to write")->required();
-    command->add_flag("--json", flags->json, "Say what was written as JSON");
-    command->footer("The context limit is the number of tokens unless --context says otherwise.");
-    command->callback([flags, &invocation] { invocation.work = [flags] { return eval_logits(*flags); }; });
-  }
+  add_eval_logits(*eval, invocation);
   {
     auto flags = std::make_shared<PerplexityFlags>();
     CLI::App* command = eval->add_subcommand("ppl", "Perplexity of a text, in rows that do not overlap");

@@ -223,6 +223,7 @@ std::string header_text(const KvkHeader& header) {
   root["tokenizer_hash"] = header.identity.tokenizer_hash;
   root["ns"] = header.identity.ns;
   root["name"] = header.name;
+  if (!header.numerics.empty()) root["numerics"] = header.numerics;
   root["metadata"] = header.metadata;
   root["tokens"] = header.tokens;
   root["min_reusable"] = header.min_reusable;
@@ -302,6 +303,7 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
                      .tokenizer_hash = fields.text("tokenizer_hash"),
                      .ns = fields.text("ns")};
   header.name = fields.text("name");
+  if (fields.has("numerics")) header.numerics = fields.text("numerics", size_t{1} << 20);
   header.metadata = fields.text("metadata", size_t{32} << 20);
   const json& tokens = fields.array("tokens");
   if (tokens.empty() || tokens.size() > static_cast<size_t>(INT32_MAX))

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <random>
 #include <set>
 
@@ -99,6 +100,41 @@ std::string differing_field(const StoreIdentity& file, const StoreIdentity& expe
         field("ns", file.ns, expected.ns)})
     if (!text.empty()) return text;
   return {};
+}
+
+// "activations is int8 there and f32 here, isa is ...": the lines in which two texts of "name=value" differ.
+std::string differing_lines(std::string_view file, std::string_view own) {
+  const auto parse = [](std::string_view text) {
+    std::map<std::string, std::string> values;
+    while (!text.empty()) {
+      const size_t end = std::min(text.find('\n'), text.size());
+      const std::string_view line = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      if (const size_t equals = line.find('='); equals != std::string_view::npos)
+        values.emplace(line.substr(0, equals), line.substr(equals + 1));
+    }
+    return values;
+  };
+  const auto there = parse(file), here = parse(own);
+  std::set<std::string> names;
+  for (const auto* side : {&there, &here})
+    for (const auto& [key, value] : *side) names.insert(key);
+  std::string text;
+  for (const std::string& key : names) {
+    const auto a = there.find(key), b = here.find(key);
+    const std::string left = a == there.end() ? "absent" : a->second;
+    const std::string right = b == here.end() ? "absent" : b->second;
+    if (left == right) continue;
+    if (!text.empty()) text += ", ";
+    // Digests and whole configurations are not for reading.
+    constexpr size_t kReadable = 100;
+    text +=
+        left.size() > kReadable || right.size() > kReadable || key == "weights"
+            ? fmt::format("{} differs", printable(key))
+            : fmt::format("{} is {} there and {} here", printable(key),
+                          left.empty() ? "none" : printable(left), right.empty() ? "none" : printable(right));
+  }
+  return text;
 }
 
 }  // namespace
@@ -230,6 +266,7 @@ fs::path DiskStore::write(std::string_view name, std::string_view ns, std::span<
   KvkHeader header;
   header.identity = options_.identity;
   header.identity.ns = ns;
+  header.numerics = options_.numerics;
   header.created_ms = now_ms();
   header.name = name;
   header.metadata = metadata;
@@ -311,16 +348,25 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
   for (const StoreEntry& entry : index_->entries(folder_))
     if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
   if (!newest) {
-    std::set<std::string> models;
-    for (const StoredFile& file : list_store(options_.dir))
-      if (file.error.empty() && file.header.name == name)
-        models.insert(printable(file.header.identity.model_id));
-    if (models.empty())
+    std::set<std::string> others;
+    for (const StoredFile& file : list_store(options_.dir)) {
+      if (!file.error.empty() || file.header.name != name) continue;
+      std::string reason = file.header.numerics.empty() || options_.numerics.empty()
+                               ? std::string()
+                               : differing_lines(file.header.numerics, options_.numerics);
+      if (reason.empty()) {
+        StoreIdentity expected = options_.identity;
+        expected.ns = file.header.identity.ns;
+        reason = differing_field(file.header.identity, expected);
+      }
+      others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
+    }
+    if (others.empty())
       throw_error(ErrorCode::not_found, "there is no saved conversation '{}' in {}", printable(name),
                   options_.dir.string());
     throw_error(ErrorCode::not_found,
                 "conversation '{}' was saved with another model or other settings ({}); load it with those",
-                printable(name), fmt::join(models, ", "));
+                printable(name), fmt::join(others, "; "));
   }
   const KvkFile file = KvkFile::open(newest->path, options_.verify);
   StoreIdentity expected = options_.identity;

@@ -1,0 +1,154 @@
+// `kvasir eval logits`: the logits of every position of a token list, as a file. The row can run beside
+// others that must not matter, and can be stored on disk half-way and taken up again by another process.
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/conversation_store.h"
+#include "cli/eval.h"
+#include "cli/flags.h"
+#include "cli/npy.h"
+#include "cli/progress.h"
+#include "cli/starter_models.h"
+#include "engine/logit_run.h"
+
+namespace kvasir::cli {
+namespace {
+
+// The name of the entry that --save-at writes; a later one replaces it.
+constexpr char kSavedName[] = "eval-logits";
+
+struct LogitsFlags {
+  LoadFlags load;
+  std::string tokens;
+  std::string out;
+  std::vector<std::string> with;
+  uint64_t schedule = 0;
+  bool has_schedule = false;
+  std::pair<int64_t, std::string> save = {-1, ""};
+  std::string resume;
+  bool json = false;
+};
+
+// The stored row; its tokens must be the first ones of `ids`.
+engine::Context resume(engine::Engine& engine, const LogitsFlags& flags, const std::string& model,
+                       const std::vector<int32_t>& ids) {
+  if (!std::filesystem::is_directory(flags.resume))
+    throw_error(ErrorCode::not_found, "--resume {}: there is no such folder; --save-at N DIR makes one",
+                printable(flags.resume));
+  const std::unique_ptr<kv::DiskStore> store = open_store(flags.resume, engine, model);
+  kv::DiskStore::Conversation stored = store->load(kSavedName, engine.cache(), &engine.executor().team());
+  const size_t count = stored.tokens.size();
+  if (count >= ids.size())
+    throw_error(ErrorCode::invalid_input,
+                "--resume {}: {} tokens are stored, and {} has {}: nothing is left to evaluate",
+                printable(flags.resume), count, printable(flags.tokens), ids.size());
+  for (size_t i = 0; i < count; ++i)
+    if (stored.tokens[i] != ids[i])
+      throw_error(
+          ErrorCode::invalid_input,
+          "--resume {}: the stored tokens are not the beginning of {}: token {} is {} there and {} here",
+          printable(flags.resume), printable(flags.tokens), i, stored.tokens[i], ids[i]);
+  return {std::move(stored.sequence), std::move(stored.tokens)};
+}
+
+int eval_logits(const LogitsFlags& flags) {
+  const std::vector<int32_t> ids = read_token_file(flags.tokens);
+  if (ids.empty())
+    throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(flags.tokens));
+  const auto length = static_cast<int64_t>(ids.size());
+  const bool saves = !flags.save.second.empty();
+  if (saves && (flags.save.first < 1 || flags.save.first > length))
+    throw_error(ErrorCode::invalid_input, "--save-at {}: expected 1 to the number of tokens ({})",
+                flags.save.first, length);
+  engine::LogitRun run;
+  for (const std::string& file : flags.with) {
+    run.with.push_back(read_token_file(file));
+    if (run.with.back().empty())
+      throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(file));
+  }
+  if (flags.has_schedule) run.schedule = flags.schedule;
+  engine::EngineOptions options = flags.load.options();
+  if (options.load.context == 0) options.load.context = length;
+  if (length > options.load.context)
+    throw_error(ErrorCode::invalid_input, "{} holds {} tokens, more than --context {}",
+                printable(flags.tokens), length, options.load.context);
+  options.load.rows = engine::rows_with_neighbours(run.with.size());
+  options.load.chunk =
+      std::max(options.load.rows, static_cast<int>(std::min<int64_t>(options.load.chunk, length)));
+  options.load.logits = std::min(kLogitRows, options.load.chunk);
+  options.checkpoints = !run.with.empty();
+  const std::filesystem::path path = resolve_model(flags.load.model);
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
+  engine->model().check_tokens(ids);
+  const std::string name = path.filename().string();
+
+  engine::Context row = flags.resume.empty() ? engine->new_context() : resume(*engine, flags, name, ids);
+  const auto first = static_cast<int64_t>(row.tokens.size());
+  if (saves && flags.save.first < first)
+    throw_error(ErrorCode::invalid_input, "--save-at {}: the resumed row has {} tokens already",
+                flags.save.first, first);
+  const int64_t vocab = engine->model().info().vocab;
+  NpyWriter writer(flags.out, length - first, vocab);
+  Progress progress("evaluating");
+  run.row = &row;
+  run.ids = std::span<const int32_t>(ids).subspan(row.tokens.size());
+  run.cancelled = interrupted;
+  run.visit = [&](int64_t position, const float* logits) {
+    writer.write({logits, static_cast<size_t>(vocab)});
+    progress.update(static_cast<double>(position + 1 - first), static_cast<double>(length - first));
+  };
+  if (saves) {
+    run.pause_at = flags.save.first;
+    run.on_pause = [&] {
+      open_store(flags.save.second, *engine, name)->save(kSavedName, "", row.tokens, row.sequence, "");
+    };
+  }
+  run_logits(*engine, run);
+  writer.finish();
+  progress.done();
+  if (flags.json)
+    std::printf("%s\n",
+                nlohmann::ordered_json({{"out", flags.out},
+                                        {"first_position", first},
+                                        {"positions", length - first},
+                                        {"vocab", vocab},
+                                        {"activations", models::name(engine->model().info().activations)},
+                                        {"isa", kvasir::name(engine->model().info().isa)},
+                                        {"kv", engine->memory().kv_key}})
+                    .dump()
+                    .c_str());
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_eval_logits(CLI::App& eval, Invocation& invocation) {
+  auto flags = std::make_shared<LogitsFlags>();
+  CLI::App* command = eval.add_subcommand("logits", "Write the logits of every position as float32 [T, V]");
+  flags->load.add_to(*command, false);
+  command->add_option("--tokens", flags->tokens, "JSON list of token ids; none is added")->required();
+  command->add_option("--out", flags->out, "The .npy file to write")->required();
+  command
+      ->add_option("--with", flags->with,
+                   "Token ids of another row in the same batch, repeatable; it changes no bit of the result")
+      ->allow_extra_args(false);
+  command->add_option_function<uint64_t>(
+      "--schedule",
+      [flags](const uint64_t& seed) {
+        flags->schedule = seed;
+        flags->has_schedule = true;
+      },
+      "SEED of who joins and leaves when, chunks, forks, truncations, rollbacks (default with --with: 0)");
+  command
+      ->add_option("--save-at", flags->save, "N DIR: store the row in DIR when it has N tokens, then go on")
+      ->type_name("N DIR");
+  command->add_option("--resume", flags->resume,
+                      "DIR: begin after the tokens stored there; rows from N on are written");
+  command->add_flag("--json", flags->json, "Say what was written as JSON");
+  command->footer(
+      "The context limit is the number of tokens unless --context says otherwise; --with rows are cut to "
+      "it.");
+  command->callback([flags, &invocation] { invocation.work = [flags] { return eval_logits(*flags); }; });
+}
+
+}  // namespace kvasir::cli

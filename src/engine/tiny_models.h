@@ -1,0 +1,99 @@
+// For tests: checkpoints of random weights that load and run in milliseconds, and the ways in which a cache
+// can store their rows.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "models/synth.h"
+
+namespace kvasir::engine::testing {
+
+inline constexpr int kTinyVocab = 96;
+
+// One layer kind each, with head dims that every codec takes.
+struct TinyKind {
+  const char* name;
+  const char* family;
+  const char* overrides;
+};
+inline constexpr TinyKind kTinyKinds[] = {
+    {"full", "llama", R"({"num_hidden_layers":2,"head_dim":64})"},
+    {"windowed", "mistral", R"({"num_hidden_layers":2,"head_dim":64,"sliding_window":21})"},
+    {"mixed", "gemma3_text",
+     R"({"num_hidden_layers":3,"head_dim":64,"query_pre_attn_scalar":64,"sliding_window":18})"},
+};
+
+class TinyModels {
+ public:
+  TinyModels() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvasir-tiny-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    for (const TinyKind& kind : kTinyKinds) {
+      nlohmann::json overrides = nlohmann::json::parse(kind.overrides);
+      overrides["vocab_size"] = kTinyVocab;
+      overrides["hidden_size"] = 32;
+      overrides["num_attention_heads"] = 2;
+      overrides["num_key_value_heads"] = 1;
+      overrides["intermediate_size"] = 64;
+      overrides["max_position_embeddings"] = 512;
+      models::synthesize(models::synth_config(kind.family, "tiny", overrides),
+                         models::synth_format("mlx-affine-8-32"), 1, path(kind));
+    }
+  }
+  ~TinyModels() { std::filesystem::remove_all(folder_); }
+  std::filesystem::path path(const TinyKind& kind) const { return folder_ / kind.name; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+inline const TinyModels& tiny_models() {
+  static const TinyModels kModels;
+  return kModels;
+}
+
+// Every plane codec, alone and in pairs.
+inline const std::vector<std::string>& kv_specs() {
+  static const std::vector<std::string> kSpecs = {"f32",
+                                                  "f16",
+                                                  "bf16",
+                                                  "affine:8",
+                                                  "affine:6:32",
+                                                  "affine:5",
+                                                  "affine:4",
+                                                  "affine:3:32",
+                                                  "affine:2",
+                                                  "affine:4:64:bf16",
+                                                  "turbo",
+                                                  "turbo:5,4",
+                                                  "turbo:4,2",
+                                                  "turbo:2,5",
+                                                  "rot:8",
+                                                  "rot:5",
+                                                  "rot:4",
+                                                  "rot:3",
+                                                  "rot:2",
+                                                  "affine:8/rot:4",
+                                                  "turbokey:4/affine:6",
+                                                  "f16/rot:3",
+                                                  "rot:5/bf16",
+                                                  "turbo:8,8"};
+  return kSpecs;
+}
+
+// How many random programs a test runs: `usual` unless KVASIR_PROPERTY_SEEDS says more.
+inline int property_seeds(int usual) {
+  const char* text = std::getenv("KVASIR_PROPERTY_SEEDS");
+  return text != nullptr ? std::atoi(text) : usual;
+}
+
+}  // namespace kvasir::engine::testing
