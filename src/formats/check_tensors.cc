@@ -94,7 +94,7 @@ void check_finite(const WeightSource& source) {
       if (!mlx_scale_is_valid(source, source.scales, g) ||
           (source.biases != nullptr && !mlx_scale_is_valid(source, source.biases, g)))
         invalid_scale(source, g);
-    if (source.format != StorageFormat::mlx_mxfp8) return;  // only E4M3 codes can be NaN
+    if (source.format != StorageFormat::mlx_mxfp8 && source.format != StorageFormat::f8_scaled) return;  // only E4M3 codes can be NaN
   } else if (format.block_elements > 1) {
     return check_blocks(source, format);
   }
@@ -106,6 +106,7 @@ void check_finite(const WeightSource& source) {
     case StorageFormat::f8_e4m3:
     case StorageFormat::f8_e5m2:
     case StorageFormat::mlx_mxfp8:
+    case StorageFormat::f8_scaled:
       break;
     default:
       return;

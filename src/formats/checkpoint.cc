@@ -129,6 +129,18 @@ std::string_view module_of(std::string_view tensor) {
   return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
 }
 
+// Names that give a quantization away where config.json says nothing of one.
+void refuse_without_section(const SafetensorsTensor& tensor, const fs::path& path) {
+  const auto has = [&](std::string_view part) { return tensor.name.find(part) != std::string_view::npos; };
+  const std::string_view method = tensor.name.ends_with(".absmax") || has(".quant_state.") ? "bitsandbytes"
+                                  : tensor.name.ends_with(".qweight")                      ? "awq or gptq"
+                                  : tensor.name.ends_with(".weight_packed") ? "compressed-tensors"
+                                                                            : "";
+  if (!method.empty())
+    refuse_quantization((path / "config.json").string(), method,
+                        fmt::format("tensor {} without a quantization_config", printable(tensor.name)));
+}
+
 }  // namespace
 
 std::string_view name(CheckpointKind kind) {
@@ -326,6 +338,14 @@ void Checkpoint::catalogue_safetensors() {
 
   std::vector<std::string> used_keys;
   for (const SafetensorsTensor& tensor : safetensors_->tensors()) {
+    if (quantization_.foreign() != nullptr) {
+      bool plain = false;
+      std::optional<TensorEntry> entry = foreign_entry(tensor, plain);
+      if (entry) tensors_.push_back(std::move(*entry));
+      if (!plain) continue;
+    } else {
+      refuse_without_section(tensor, path_);
+    }
     const size_t dot = tensor.name.rfind('.');
     const std::string_view suffix =
         dot == std::string_view::npos ? std::string_view() : tensor.name.substr(dot);
@@ -446,20 +466,25 @@ WeightSource Checkpoint::layout(const TensorEntry& entry) const {
   source.format = entry.format;
   source.rows = entry.rows();
   source.cols = entry.cols();
+  if (entry.foreign) return foreign_layout(*entry.foreign, entry.name);
   if (!entry.quantization) {
     const StorageFormatInfo& storage = info(entry.format);
     source.row_bytes =
         static_cast<size_t>(source.cols / storage.block_elements) * static_cast<size_t>(storage.block_bytes);
+    source.own_scale = entry.format == StorageFormat::nvfp4 && gguf_ &&
+                       gguf_->find_tensor(std::string(module_of(entry.name)) + ".scale") != nullptr;
     return source;
   }
   source.bits = entry.quantization->bits;
   source.group_size = entry.quantization->group_size;
   source.row_bytes = static_cast<size_t>(source.cols) * static_cast<size_t>(source.bits) / 8;
   source.scale_dtype = scale_dtype_of(companion(module_of(entry.name), ".scales")->dtype);
+  source.own_scale = companion(module_of(entry.name), ".global_scale") != nullptr;
   return source;
 }
 
 WeightSource Checkpoint::weight(const TensorEntry& entry) const {
+  if (entry.foreign) return convert_foreign(*safetensors_, *entry.foreign, entry.name);
   WeightSource source = layout(entry);
   if (gguf_) {
     source.data = gguf_->data(gguf_->tensor(entry.name)).data();
@@ -478,6 +503,10 @@ WeightSource Checkpoint::weight(const TensorEntry& entry) const {
 }
 
 std::vector<float> Checkpoint::tensor_scales(const TensorEntry& entry) const {
+  if (entry.foreign) {
+    if (entry.foreign->global == nullptr) return {};
+    return {convert_foreign(*safetensors_, *entry.foreign, entry.name).tensor_scale};
+  }
   std::span<const std::byte> stored;
   float factor = 1.0f;
   if (entry.format == StorageFormat::nvfp4 && gguf_) {
@@ -512,6 +541,12 @@ void Checkpoint::visit_stored_bytes(const TensorEntry& entry,
                                   ? gguf_->find_tensor(std::string(module_of(entry.name)) + ".scale")
                                   : nullptr;
     if (scale != nullptr) visit(gguf_->data(*scale));
+    return;
+  }
+  if (entry.foreign) {
+    const ForeignTensor& t = *entry.foreign;
+    for (const SafetensorsTensor* part : {t.codes, t.scales, t.zeros, t.order, t.shape, t.global})
+      if (part != nullptr) visit(safetensors_->data(*part));
     return;
   }
   visit(safetensors_->data(safetensors_->tensor(entry.name)));

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/foreign_weights.h"
 #include "formats/gguf.h"
 #include "formats/limits.h"
 #include "formats/quantization_config.h"
@@ -47,15 +48,16 @@ struct AuxiliaryFiles {
   bool has_only_foreign_tokenizer = false;  // tokenizer.model or *.tiktoken without tokenizer.json
 };
 
-// One tensor, or one MLX triplet (weight, scales, biases) under the name of its weight.
+// One tensor, or one MLX triplet (weight, scales, biases) or another tool's set under the name of its weight.
 struct TensorEntry {
   std::string name;  // "model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight"
   StorageFormat format = StorageFormat::f32;
   std::vector<int64_t> shape;  // outermost first: a linear weight is [out, in], a stack [experts, out, in]
   uint64_t stored_bytes = 0;   // with scales and biases
   std::string file;            // that holds it, for messages
-  std::optional<MlxQuantization> quantization;  // MLX triplets only
-  bool quantization_stated = false;             // by an override of this module, not by the defaults
+  std::optional<MlxQuantization> quantization;   // MLX triplets only
+  bool quantization_stated = false;              // by an override of this module, not by the defaults
+  std::shared_ptr<const ForeignTensor> foreign;  // another tool's tensors: converted by weight()
   bool needs_width = false;  // the defaults contradict the shapes: only with_width() can tell the sizes
 
   int64_t cols() const { return shape.empty() ? 1 : shape.back(); }
@@ -128,6 +130,9 @@ class Checkpoint {
   void catalogue_gguf();
   void catalogue_safetensors();
   TensorEntry mlx_entry(const SafetensorsTensor& weight, const std::string& path) const;
+  // Of a tensor that belongs to a module quantized by another tool: none where another tensor of the module
+  // stands for it, or where it is plain (`plain`).
+  std::optional<TensorEntry> foreign_entry(const SafetensorsTensor& tensor, bool& plain) const;
   // The tensor called `path` + `suffix` in the safetensors files, or null.
   const SafetensorsTensor* companion(std::string_view path, std::string_view suffix) const;
 

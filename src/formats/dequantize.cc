@@ -64,6 +64,20 @@ void decode_mlx_affine(const WeightSource& source, int64_t row, std::span<float>
   }
 }
 
+void decode_f8_scaled(const WeightSource& source, int64_t row, std::span<float> out) {
+  KVASIR_CHECK(source.scale_dtype == Dtype::f32);
+  check_mlx(source, 8);
+  const auto group = static_cast<size_t>(source.group_size);
+  const size_t groups = out.size() / group;
+  const auto* codes =
+      reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(row) * source.row_bytes;
+  const std::byte* scales = source.scales + static_cast<size_t>(row) * groups * sizeof(float);
+  for (size_t g = 0; g < groups; ++g) {
+    const float scale = load_real(scales, g, Dtype::f32);
+    for (size_t i = g * group; i < (g + 1) * group; ++i) out[i] = e4m3_to_f32(codes[i]) * scale;
+  }
+}
+
 void decode_mlx_float(const WeightSource& source, int64_t row, std::span<float> out) {
   const bool fp8 = source.format == StorageFormat::mlx_mxfp8;
   check_mlx(source, fp8 ? 8 : 4);
@@ -113,6 +127,8 @@ void dequantize_row(const WeightSource& source, int64_t row, std::span<float> ou
     case StorageFormat::mlx_mxfp8:
     case StorageFormat::mlx_nvfp4:
       return decode_mlx_float(source, row, out);
+    case StorageFormat::f8_scaled:
+      return decode_f8_scaled(source, row, out);
     default:
       break;
   }

@@ -8,20 +8,6 @@
 namespace kvasir::formats {
 namespace {
 
-constexpr std::string_view kSupported =
-    "MLX affine (2, 3, 4, 5, 6, 8 bits), mxfp4, mxfp8, nvfp4, or unquantized f32, f16, bf16";
-
-[[noreturn]] void refuse(const std::string& file, std::string_view method, std::string_view detail) {
-  throw_error(ErrorCode::unsupported, "{}: quantization \"{}\"{} is not supported: expected {}",
-              printable(file), printable(method),
-              detail.empty() ? "" : fmt::format(" ({})", printable(detail)), kSupported);
-}
-
-std::string text_or(const nlohmann::json& object, const char* key, std::string fallback) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? at->get<std::string>() : fallback;
-}
-
 std::optional<StorageFormat> mode_from_name(std::string_view mode) {
   if (mode == "affine") return StorageFormat::mlx_affine;
   if (mode == "mxfp4") return StorageFormat::mlx_mxfp4;
@@ -97,7 +83,7 @@ MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base,
   if (mode != object.end() && !mode->is_null()) {
     const std::string text = mode->is_string() ? mode->get<std::string>() : mode->dump(-1, ' ', true);
     const auto known = mode_from_name(text);
-    if (text == "trellis") refuse(file, "trellis", path.empty() ? "mode" : path);
+    if (text == "trellis") refuse_quantization(file, "trellis", path.empty() ? "mode" : path);
     if (!known)
       throw_error(ErrorCode::unsupported,
                   "{}: {}: Invalid quantization mode '{}': expected affine, mxfp4, mxfp8 or nvfp4",
@@ -110,18 +96,10 @@ MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base,
   return base;
 }
 
-// Sections that were not written by MLX: refused by name before any weight is read.
-void refuse_foreign(const nlohmann::json& section, const std::string& file) {
-  const std::string method = text_or(section, "quant_method", {});
-  if (method.empty()) return;
-  std::string detail;
-  if (method == "compressed-tensors")
-    detail = text_or(section, "format", {});
-  else if (method == "awq" || method == "gptq")
-    detail = section.contains("bits") && section["bits"].is_number_integer()
-                 ? fmt::format("{} bits", section["bits"].get<int64_t>())
-                 : std::string();
-  refuse(file, method, detail);
+// Whether another tool than MLX wrote the section.
+bool is_foreign(const nlohmann::json& section) {
+  const auto method = section.find("quant_method");
+  return method != section.end() && method->is_string() && !method->get_ref<const std::string&>().empty();
 }
 
 const nlohmann::json* section_of(const nlohmann::json& record, const char* key) {
@@ -151,16 +129,23 @@ QuantizationConfig QuantizationConfig::from_config(const nlohmann::json& config,
     section = first != nullptr ? first : second;
   }
   if (section == nullptr) {
+    // The older name of compressed-tensors' section, which does not name its method.
     const nlohmann::json* compression = section_of(config, "compression_config");
-    if (compression != nullptr && compression->is_object()) refuse_foreign(*compression, file);
+    if (compression == nullptr || !compression->is_object()) return out;
+    nlohmann::json named = *compression;
+    if (!is_foreign(named)) named["quant_method"] = "compressed-tensors";
+    out.foreign_ = ForeignQuantization::from_section(named, file);
     return out;
   }
   if (!section->is_object())
     throw_error(ErrorCode::corrupt_file, "{}: quantization: expected an object", printable(file));
-  refuse_foreign(*section, file);
+  if (is_foreign(*section)) {
+    out.foreign_ = ForeignQuantization::from_section(*section, file);
+    return out;
+  }
   const auto activations = section->find("quantize_activations");
   if (activations != section->end() && activations->is_boolean() && activations->get<bool>())
-    refuse(file, "quantize_activations", "activations encoded in the weights' mode");
+    refuse_quantization(file, "quantize_activations", "activations encoded in the weights' mode");
 
   out.defaults_ = read_members(*section, mode_defaults(StorageFormat::mlx_affine), file, {});
   for (const auto& [key, value] : section->items()) {

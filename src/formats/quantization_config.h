@@ -1,5 +1,5 @@
-// The quantization section of a config.json: MLX modes with overrides per module, and the refusal of foreign
-// methods by name (spec: formats.md 2.4 and 3, model-selection.md 2.3).
+// The quantization section of a config.json: MLX modes with overrides per module, or another tool's method
+// (spec: formats.md 2.4 and 3, model-selection.md 2.3).
 #pragma once
 
 #include <map>
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "formats/foreign_quantization.h"
 #include "formats/storage_format.h"
 
 namespace kvasir::formats {
@@ -30,6 +31,8 @@ class QuantizationConfig {
   static QuantizationConfig from_config(const nlohmann::json& config, const std::string& file);
 
   bool present() const { return defaults_.has_value() || !overrides_.empty(); }
+  // The section of another tool; then there are no defaults and no overrides. Null: none.
+  const ForeignQuantization* foreign() const { return foreign_ ? &*foreign_ : nullptr; }
   const std::optional<MlxQuantization>& defaults() const { return defaults_; }
 
   struct Spec {
@@ -46,6 +49,7 @@ class QuantizationConfig {
   }
 
  private:
+  std::optional<ForeignQuantization> foreign_;
   std::optional<MlxQuantization> defaults_;
   std::map<std::string, std::optional<MlxQuantization>, std::less<>> overrides_;  // nothing: false
 };

@@ -57,6 +57,7 @@ constexpr std::array kFormats = std::to_array<StorageFormatInfo>({
     {F::mlx_mxfp4, "mlx-mxfp4", 0, 0, true},
     {F::mlx_mxfp8, "mlx-mxfp8", 0, 0, false},
     {F::mlx_nvfp4, "mlx-nvfp4", 0, 0, true},
+    {F::f8_scaled, "f8-scaled", 0, 0, false},
 });
 
 constexpr bool in_enumeration_order() {
@@ -65,7 +66,7 @@ constexpr bool in_enumeration_order() {
   return true;
 }
 static_assert(in_enumeration_order(), "kFormats has one row per StorageFormat, in its order");
-static_assert(kFormats.size() == static_cast<size_t>(F::mlx_nvfp4) + 1);
+static_assert(kFormats.size() == static_cast<size_t>(F::f8_scaled) + 1);
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -66,6 +67,8 @@ enum class StorageFormat : uint8_t {
   mlx_mxfp4,
   mlx_mxfp8,
   mlx_nvfp4,
+  // E4M3 codes with f32 scales in a tensor of their own: FP8 checkpoints by tensor, row or block.
+  f8_scaled,
 };
 
 struct StorageFormatInfo {
@@ -90,14 +93,20 @@ struct WeightSource {
   int64_t cols = 0;                 // in features
   const std::byte* data = nullptr;  // row r begins at data + r * row_bytes; any alignment
   size_t row_bytes = 0;
-  // MLX formats only. Row r of scales (and biases) begins at scales + r * (cols / group_size) *
+  // Formats with scales apart only. Row r of scales (and biases) begins at scales + r * (cols / group_size) *
   // size_of(scale_dtype).
-  int bits = 0;                    // mlx_affine: 2, 3, 4, 5, 6, 8
-  int group_size = 0;              // mlx_affine: 32, 64, 128; mxfp4/mxfp8: 32; nvfp4: 16
-  Dtype scale_dtype = Dtype::f16;  // mlx_affine: f16, bf16, f32; mx*: u8 (E8M0); nvfp4: u8 (E4M3)
+  int bits = 0;        // mlx_affine: 2, 3, 4, 5, 6, 8
+  int group_size = 0;  // mlx_affine: 32, 64, 128; mxfp4/mxfp8: 32; nvfp4: 16; f8_scaled: 32, 64, 128
+  Dtype scale_dtype =
+      Dtype::f16;  // mlx_affine: f16, bf16, f32; mx*: u8 (E8M0); nvfp4: u8 (E4M3); f8_scaled: f32
   const std::byte* scales = nullptr;
   const std::byte* biases = nullptr;
   float tensor_scale = 1.0f;  // nvfp4: a scale of the whole tensor (GGUF: applied to the product's result)
+  // The file has such a scale, whatever its value: known from headers, so that plan and load agree on what
+  // can share a matrix.
+  bool own_scale = false;
+  // Keeps converted data alive where `data`, `scales` or `biases` are no views into the mapping.
+  std::shared_ptr<const void> owner = nullptr;
 
   size_t stored_bytes() const;  // everything a loader reads for it: codes, scales, biases
 };

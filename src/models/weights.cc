@@ -128,14 +128,25 @@ ops::PackPart WeightStore::pack_part(const MatrixPart& part, bool data) {
                 checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.rows,
                 part.cols);
   formats::WeightSource source = data ? checkpoint_->weight(tensor) : checkpoint_->layout(tensor);
+  if (data && source.own_scale && tensor.shape.size() == 3) {
+    // One scale a slab of the stack.
+    const std::vector<float> scales = checkpoint_->tensor_scales(tensor);
+    const int64_t slab_rows = tensor.shape[1];
+    const int64_t count = part.count > 0 ? part.count : tensor.rows();
+    const int64_t slab = part.first / slab_rows;
+    if (scales.size() > 1 && (part.first + count - 1) / slab_rows != slab)
+      throw_error(ErrorCode::unsupported, "{}: tensor {}: slabs with scales of their own in one matrix",
+                  checkpoint_->path().string(), printable(tensor.name));
+    if (scales.size() > 1) source.tensor_scale = scales.at(static_cast<size_t>(slab));
+  }
   if (part.count > 0) source = formats::row_range(source, part.first, part.count);
   return {std::move(source), part.row_map};
 }
 
-bool WeightStore::can_share(const std::vector<MatrixPart>& parts) {
+bool WeightStore::can_share(const std::vector<MatrixPart>& parts, ops::PartOrder order) {
   std::vector<ops::PackPart> list;
-  for (const MatrixPart& part : parts) list.push_back(pack_part(part, loading()));
-  return ops::PackedMatrix::can_stack(list);
+  for (const MatrixPart& part : parts) list.push_back(pack_part(part, false));
+  return ops::PackedMatrix::can_stack(list, order);
 }
 
 std::byte* WeightStore::take(size_t bytes) {
@@ -160,16 +171,19 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
   std::vector<StoredMatrix> out;
   size_t begin = 0;
   while (begin < parts.size()) {
-    std::vector<ops::PackPart> run = {pack_part(parts[begin], loading())};
+    // From headers alone, so that plan and load cut the same runs.
+    std::vector<ops::PackPart> run = {pack_part(parts[begin], false)};
     size_t end = begin + 1;
     for (; end < parts.size(); ++end) {
-      run.push_back(pack_part(parts[end], loading()));
-      if (!ops::PackedMatrix::can_stack(run)) {
+      run.push_back(pack_part(parts[end], false));
+      if (!ops::PackedMatrix::can_stack(run, order)) {
         run.pop_back();
         break;
       }
     }
     KVASIR_CHECK(order == ops::PartOrder::stacked || run.size() == parts.size());
+    if (loading())
+      for (size_t i = begin; i < end; ++i) run[i - begin] = pack_part(parts[i], true);
     StoredMatrix stored;
     for (size_t i = begin; i < end; ++i) {
       if (listing_)
@@ -192,7 +206,11 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
       if (whole) options.done_with = release_mapped;
       matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
       const auto& digest = matrices_.back().digest();
-      digests_ += matrices_.back().name() + "=" + hex(digest.data(), digest.size()) + "\n";
+      digests_ += matrices_.back().name() + "=" + hex(digest.data(), digest.size());
+      if (run.front().source.own_scale)
+        digests_ +=
+            fmt::format("*{:a}*{:a}", matrices_.back().tensor_scale(), matrices_.back().tensor_scale(1));
+      digests_ += "\n";
     }
     advance(0);
     out.push_back(stored);

@@ -93,7 +93,7 @@ class WeightStore {
   // PartOrder::interleaved the (two) parts must share one.
   std::vector<StoredMatrix> matrices(const std::vector<MatrixPart>& parts,
                                      ops::PartOrder order = ops::PartOrder::stacked);
-  bool can_share(const std::vector<MatrixPart>& parts);
+  bool can_share(const std::vector<MatrixPart>& parts, ops::PartOrder order = ops::PartOrder::stacked);
 
   // f32 values, one part after the other; null while planning.
   const float* vector(const std::string& name, int64_t length);

@@ -82,7 +82,7 @@ ValueId prepared_form(GraphContext& context, ValueId x, ops::ActivationMode mode
 bool Linear::can_fuse_gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
                               ops::ActivationFunction function) {
   return (function == ops::ActivationFunction::silu || function == ops::ActivationFunction::gelu_tanh) &&
-         context.weights.can_share(parts);
+         context.weights.can_share(parts, ops::PartOrder::interleaved);
 }
 
 Linear Linear::gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,

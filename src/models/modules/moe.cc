@@ -73,7 +73,7 @@ ValueId moe(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
                m.activation == ops::ActivationFunction::gelu_tanh);
   for (int64_t e = 0; e < m.experts.count; ++e) {
     const ExpertParts parts = expert_parts(context, p, e);
-    if (!context.weights.can_share({parts.gate, parts.up}))
+    if (!context.weights.can_share({parts.gate, parts.up}, ops::PartOrder::interleaved))
       throw_error(ErrorCode::unsupported,
                   "{}: gate and up of an expert are stored in different formats; expected one",
                   parts.gate.path);

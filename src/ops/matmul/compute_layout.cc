@@ -155,6 +155,12 @@ ComputeLayout compute_layout(const formats::WeightSource& source) {
         return grid(source.format, 16);
       case F::mlx_affine:
         return codes(source.bits, 0, scale_of(source.scale_dtype), source.group_size, true);
+      case F::f8_scaled: {
+        ComputeLayout scaled = plain(CodeKind::e4m3, 8);
+        scaled.scales = scale_of(source.scale_dtype);
+        scaled.group = static_cast<int16_t>(source.group_size);
+        return scaled;
+      }
       case F::mlx_mxfp8: {
         ComputeLayout mx = plain(CodeKind::e4m3, 8);
         mx.scales = ScaleKind::e8m0;

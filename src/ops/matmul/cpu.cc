@@ -25,15 +25,15 @@ void finish_unit(const KernelCall& call, int64_t unit, int64_t row_begin, int64_
     if (acc_up != nullptr && call.epilogue != Epilogue::none)
       for (int i = 0; i < cols; ++i) bias_up[i] = call.bias_up[col + i];
   }
-  const Floats tensor_scale = set1(call.tensor_scale);
-  const bool scaled = call.tensor_scale != 1.0f;
+  const Floats tensor_scale = set1(call.tensor_scale), tensor_scale_up = set1(call.tensor_scale_up);
+  const bool scaled = call.tensor_scale != 1.0f || call.tensor_scale_up != 1.0f;
   for (int64_t r = 0; r < rows; ++r) {
     Floats value = load(acc + 16 * r);
     if (scaled) value = mul(value, tensor_scale);
     if (call.bias != nullptr) value = add(value, load(bias));
     if (call.epilogue != Epilogue::none) {
       Floats second = load(acc_up + 16 * r);
-      if (scaled) second = mul(second, tensor_scale);
+      if (scaled) second = mul(second, tensor_scale_up);
       if (call.bias != nullptr) second = add(second, load(bias_up));
       store(buffer, value);
       store(up, second);

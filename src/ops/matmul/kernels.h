@@ -35,8 +35,9 @@ struct KernelCall {
   const float* bias_up = nullptr;  // interleaved: up's
   const float* residual = nullptr;
   int64_t residual_stride = 0;
-  float tensor_scale = 1.0f;
-  int64_t out_cols = 0;  // real output columns: the last panel may be partial
+  float tensor_scale = 1.0f;     // interleaved: gate's
+  float tensor_scale_up = 1.0f;  // interleaved: up's
+  int64_t out_cols = 0;          // real output columns: the last panel may be partial
   Epilogue epilogue = Epilogue::none;
   const ActivationKernels* activation = nullptr;  // what the epilogue calls, 16 sums at a time
 };

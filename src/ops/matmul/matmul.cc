@@ -70,6 +70,7 @@ void matmul(const Matmul& product, int member, int members) {
   call.residual = product.residual;
   call.residual_stride = product.residual_stride;
   call.tensor_scale = matrix.tensor_scale();
+  call.tensor_scale_up = matrix.tensor_scale(1);
   call.out_cols = out_columns(product);
   call.epilogue = product.epilogue;
   call.activation = &activation_kernels(product.isa);

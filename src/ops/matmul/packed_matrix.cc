@@ -51,7 +51,7 @@ void check_parts(std::span<const PackPart> parts, PartOrder order) {
             printable(source.name), part.col_begin, part.col_end, source.cols, format.name, multiple);
     }
   }
-  if (!PackedMatrix::can_stack(parts))
+  if (!PackedMatrix::can_stack(parts, order))
     throw_error(ErrorCode::unsupported,
                 "{} and {}: different formats or widths cannot be packed into one matrix",
                 printable(parts.front().source.name), printable(parts.back().source.name));
@@ -413,13 +413,17 @@ class Release {
 
 }  // namespace
 
-bool PackedMatrix::can_stack(std::span<const PackPart> parts) {
+bool PackedMatrix::can_stack(std::span<const PackPart> parts, PartOrder order) {
   if (parts.empty()) return false;
   const PackPart& first = parts.front();
   const ComputeLayout layout = compute_layout(first.source);
+  const bool stacked = order == PartOrder::stacked;
+  if (stacked && parts.size() > 1 &&
+      std::any_of(parts.begin(), parts.end(), [](const PackPart& part) { return part.source.own_scale; }))
+    return false;
   return std::all_of(parts.begin() + 1, parts.end(), [&](const PackPart& part) {
     return compute_layout(part.source) == layout && part.cols() == first.cols() &&
-           part.source.tensor_scale == first.source.tensor_scale;
+           (!stacked || part.source.tensor_scale == first.source.tensor_scale);
   });
 }
 
@@ -447,7 +451,8 @@ PackedMatrix PackedMatrix::planned(std::span<const PackPart> parts, PartOrder or
   matrix.format_ = parts.front().source.format;
   matrix.order_ = order;
   matrix.cols_ = parts.front().cols();
-  matrix.tensor_scale_ = parts.front().source.tensor_scale;
+  matrix.tensor_scales_[0] = parts.front().source.tensor_scale;
+  matrix.tensor_scales_[1] = parts[order == PartOrder::interleaved ? 1 : 0].source.tensor_scale;
   for (const PackPart& part : parts) {
     matrix.name_ += (matrix.name_.empty() ? "" : "+") + part.source.name;
     matrix.rows_ += part.rows();

@@ -48,8 +48,9 @@ struct PackOptions {
 
 class PackedMatrix {
  public:
-  // Whether the parts can share one matrix: same layout, columns and tensor scale.
-  static bool can_stack(std::span<const PackPart> parts);
+  // Whether the parts can share one matrix: same layout and columns; when stacked, no scales of whole
+  // tensors.
+  static bool can_stack(std::span<const PackPart> parts, PartOrder order = PartOrder::stacked);
   // Bytes of the packed form, from shapes alone: exactly what pack() needs.
   static size_t packed_bytes(std::span<const PackPart> parts, PartOrder order = PartOrder::stacked);
   static size_t packed_bytes(const formats::WeightSource& source);
@@ -81,7 +82,8 @@ class PackedMatrix {
   const std::byte* panel(int64_t index) const { return memory_ + static_cast<size_t>(index) * panel_stride_; }
   size_t bytes() const { return static_cast<size_t>(panels_) * panel_stride_; }
   size_t stored_bytes() const { return stored_bytes_; }  // of the sources
-  float tensor_scale() const { return tensor_scale_; }   // multiplies the product's result
+  // Multiplies the product's result. Of an interleaved matrix: the scale of its first or second part.
+  float tensor_scale(int part = 0) const { return tensor_scales_[part]; }
   // XXH3-128 of the packed panels, combined in panel order: independent of threads and of the file's layout.
   const std::array<uint8_t, 16>& digest() const { return digest_; }
 
@@ -112,7 +114,7 @@ class PackedMatrix {
   int64_t panels_ = 0;
   size_t panel_stride_ = 0;
   size_t stored_bytes_ = 0;
-  float tensor_scale_ = 1.0f;
+  float tensor_scales_[2] = {1.0f, 1.0f};
   std::array<uint8_t, 16> digest_{};
   const std::byte* memory_ = nullptr;
 };

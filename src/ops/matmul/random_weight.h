@@ -35,9 +35,12 @@ class RandomWeight {
       source_.row_bytes =
           static_cast<size_t>(cols / info.block_elements) * static_cast<size_t>(info.block_bytes);
     } else {
-      source_.bits = format == F::mlx_affine ? mlx.bits : format == F::mlx_mxfp8 ? 8 : 4;
-      source_.group_size = format == F::mlx_affine ? mlx.group_size : format == F::mlx_nvfp4 ? 16 : 32;
-      source_.scale_dtype = format == F::mlx_affine ? mlx.scale_dtype : Dtype::u8;
+      const bool sized = format == F::mlx_affine || format == F::f8_scaled;
+      source_.bits = format == F::mlx_affine                            ? mlx.bits
+                     : format == F::mlx_mxfp8 || format == F::f8_scaled ? 8
+                                                                        : 4;
+      source_.group_size = sized ? mlx.group_size : format == F::mlx_nvfp4 ? 16 : 32;
+      source_.scale_dtype = format == F::f8_scaled ? Dtype::f32 : sized ? mlx.scale_dtype : Dtype::u8;
       source_.row_bytes = static_cast<size_t>(cols) * static_cast<size_t>(source_.bits) / 8;
     }
     data_.resize(static_cast<size_t>(rows) * source_.row_bytes + 8);
@@ -94,6 +97,7 @@ class RandomWeight {
         return;
       case F::f8_e4m3:
       case F::mlx_mxfp8:
+      case F::f8_scaled:
         for (uint8_t& byte : data_) byte = static_cast<uint8_t>((byte & 0x80) | ((byte & 0x7F) % 0x48));
         return;
       case F::f8_e5m2:
@@ -179,6 +183,8 @@ class RandomWeight {
       if (affine) {
         put(scales_, g, uniform() / static_cast<float>(1 << source_.bits));
         put(biases_, g, uniform());
+      } else if (source_.format == formats::StorageFormat::f8_scaled) {
+        put(scales_, g, uniform() / 16.0f);
       } else if (source_.format == formats::StorageFormat::mlx_nvfp4) {
         scales_[g] = static_cast<uint8_t>((next() & 0x80) | next() % 0x40);
       } else {

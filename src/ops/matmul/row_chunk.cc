@@ -220,8 +220,11 @@ void extract(const formats::WeightSource& source, const ComputeLayout& layout, i
     case F::mlx_affine:
     case F::mlx_mxfp4:
     case F::mlx_mxfp8:
-    case F::mlx_nvfp4: {
-      const int bits = source.format == F::mlx_affine ? source.bits : source.format == F::mlx_mxfp8 ? 8 : 4;
+    case F::mlx_nvfp4:
+    case F::f8_scaled: {
+      const int bits = source.format == F::mlx_affine                                   ? source.bits
+                       : source.format == F::mlx_mxfp8 || source.format == F::f8_scaled ? 8
+                                                                                        : 4;
       unpack_stream(data + static_cast<size_t>(col) * static_cast<size_t>(bits) / 8, bits, cols, out.codes);
       const size_t size = size_of(source.scale_dtype);
       const size_t first =

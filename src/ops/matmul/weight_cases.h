@@ -41,6 +41,9 @@ inline std::vector<WeightCase> weight_cases() {
         cases.push_back({info.format, {8, 32, Dtype::f32}});
         cases.push_back({info.format, {3, 128, Dtype::bf16}});
         continue;
+      case F::f8_scaled:
+        for (int group : {32, 64, 128}) cases.push_back({info.format, {8, group, Dtype::f32}});
+        continue;
       default:
         cases.push_back({info.format, {}});
     }
@@ -53,6 +56,7 @@ inline std::string case_name(const WeightCase& c) {
   if (c.format == formats::StorageFormat::mlx_affine)
     text += "_" + std::to_string(c.mlx.bits) + "_" + std::to_string(c.mlx.group_size) + "_" +
             std::string(name(c.mlx.scale_dtype));
+  if (c.format == formats::StorageFormat::f8_scaled) text += "_" + std::to_string(c.mlx.group_size);
   for (char& letter : text)
     if (letter == '-') letter = '_';
   return text;
@@ -62,6 +66,7 @@ inline std::string case_name(const WeightCase& c) {
 inline int64_t multiple_of(const WeightCase& c) {
   const formats::StorageFormatInfo& info = formats::info(c.format);
   if (info.block_elements > 0) return info.block_elements;
+  if (c.format == formats::StorageFormat::f8_scaled) return c.mlx.group_size;
   return c.format == formats::StorageFormat::mlx_affine  ? c.mlx.group_size
          : c.format == formats::StorageFormat::mlx_nvfp4 ? 16
                                                          : 32;
