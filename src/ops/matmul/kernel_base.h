@@ -25,6 +25,9 @@ namespace KVASIR_ISA_NAMESPACE {
 // Rows of the input that are carried through a panel together: their codes and sums over one chunk, and the
 // chunk, stay in the first-level cache.
 inline constexpr int kRowBlock = 72;
+// The same for int8: more rows share one unpacking of a chunk, and their sums may spill into the second
+// level.
+inline constexpr int kInt8RowBlock = 128;
 // Up to this many rows codes go straight from the packed panel to the dot products.
 inline constexpr int kFewRows = 8;
 // Packed bytes that are read once are requested ahead of the block at work: far ahead into the second-level

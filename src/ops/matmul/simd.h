@@ -398,3 +398,18 @@ KVASIR_INLINE void start_sums_32(int32_t* out, const uint8_t* sums, int factor) 
   for (int i = 0; i < 8; ++i) out[i] = factor * (values[2 * i] + values[2 * i + 1]);
 #endif
 }
+// out[i] = scale[i / 2] * sums[i] for sixteen 16-bit sums.
+KVASIR_INLINE void scaled_sums_16(float* out, const float* scale, const uint8_t* sums) {
+#if defined(__AVX512F__)
+  typedef int16_t Sixteen __attribute__((vector_size(32), aligned(1), may_alias));
+  typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+  const Eight one = *reinterpret_cast<const Eight*>(scale);
+  const NativeF twice = __builtin_shufflevector(one, one, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  *reinterpret_cast<NativeF*>(out) =
+      twice * __builtin_convertvector(*reinterpret_cast<const Sixteen*>(sums), NativeF);
+#else
+  int16_t values[16];
+  __builtin_memcpy(values, sums, 32);
+  for (int i = 0; i < 16; ++i) out[i] = scale[i / 2] * static_cast<float>(values[i]);
+#endif
+}

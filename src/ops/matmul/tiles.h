@@ -1,7 +1,7 @@
-// The micro-kernels: R input rows against one or more panels over one chunk. Sums stay in registers within a
-// chunk and rest in `acc` between chunks; storing an f32 and loading it again changes nothing, so neither R
-// nor the number of panels, nor how rows are grouped, shows in the bits. Included inside the per-level
-// namespace.
+// The micro-kernels: R input rows against one or more panels over one chunk. Sums rest in `acc` between
+// chunks (between blocks, where registers are wanted for other things); storing an f32 and loading it again
+// changes nothing, so neither R nor the number of panels, nor how rows are grouped, shows in the bits.
+// Included inside the per-level namespace.
 
 struct Int8Row {
   const uint8_t* codes;      // of the first row at this chunk's first column
@@ -22,11 +22,6 @@ struct Int8Row {
 KVASIR_INLINE float float_at(const uint8_t* p, size_t index) {
   float value;
   __builtin_memcpy(&value, p + 4 * index, 4);
-  return value;
-}
-KVASIR_INLINE int half_at(const uint8_t* p, size_t index) {
-  int16_t value;
-  __builtin_memcpy(&value, p + 2 * index, 2);
   return value;
 }
 
@@ -53,8 +48,7 @@ struct RowFacts {
       }
       if constexpr (kMinima) {
         if constexpr (kSub == 16) {
-          for (int i = 0; i < 16; ++i)
-            sum[r][i] = scale[r][i / 2] * static_cast<float>(half_at(code_sums, i));
+          scaled_sums_16(sum[r], scale[r], code_sums);
         } else {
           __builtin_memcpy(sum[r], x.sums + at, 32);
         }
@@ -116,16 +110,15 @@ KVASIR_INLINE void add_quads(Ints (&dot)[P][R], const CodeChunk* w, int quad, co
 }
 
 // Unpacked chunks of P panels. kSub: columns under one weight scale, 16 or 32. `offset` is subtracted from
-// every code. acc: [P][acc_rows][16].
+// every code. acc: [P][acc_rows][16]. The float sums stay in the first-level cache, where a block loads and
+// stores them once: registers hold nothing but the integer sums, so that more of them are in flight than the
+// dot product's latency asks for.
 template <int R, int P, int kSub, bool kMinima, bool kWide>
 static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc, int acc_rows,
                       Ahead& ahead) {
   constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
   RowFacts<R, kSub, kMinima, kOffset> facts;
   facts.gather(x, offset);
-  Floats a[P][R];
-  for (int p = 0; p < P; ++p)
-    for (int r = 0; r < R; ++r) a[p][r] = load(acc + 16 * (p * acc_rows + r));
   const uint8_t* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
   for (int b = 0; b < blocks; ++b) {
@@ -134,13 +127,15 @@ static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offs
     if constexpr (kSub == 32) {
       start_sums<R, P>(dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][b]) : set1(0); });
       add_quads<8, R, P, kWide>(dot, w, 8 * b, rows, kBlockCols * b);
+#pragma GCC unroll 2
       for (int p = 0; p < P; ++p) {
         const Floats scale = load(w[p].scale[b]);
-        for (int r = 0; r < R; ++r)
-          a[p][r] = fma(mul(to_float(dot[p][r]), set1(facts.scale[r][b])), scale, a[p][r]);
-        if constexpr (kMinima) {
-          const Floats minimum = load(w[p].minimum[b]);
-          for (int r = 0; r < R; ++r) a[p][r] = fma(set1(facts.sum[r][b]), minimum, a[p][r]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          float* at = acc + 16 * (p * acc_rows + r);
+          Floats sum = fma(mul(to_float(dot[p][r]), set1(facts.scale[r][b])), scale, load(at));
+          if constexpr (kMinima) sum = fma(set1(facts.sum[r][b]), load(w[p].minimum[b]), sum);
+          store(at, sum);
         }
       }
     } else {
@@ -155,22 +150,22 @@ static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offs
       start_sums<R, P>(
           dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][2 * b + 1]) : set1(0); });
       add_quads<4, R, P, kWide>(dot, w, 8 * b + 4, rows, kBlockCols * b + 16);
+#pragma GCC unroll 2
       for (int p = 0; p < P; ++p) {
         const Floats scale = load(w[p].scale[2 * b + 1]);
-        for (int r = 0; r < R; ++r)
-          a[p][r] = fma(fma(to_float(dot[p][r]), scale, part[p][r]), set1(facts.scale[r][b]), a[p][r]);
-        if constexpr (kMinima) {
-          const Floats minimum0 = load(w[p].minimum[2 * b]), minimum1 = load(w[p].minimum[2 * b + 1]);
-          for (int r = 0; r < R; ++r) {
-            a[p][r] = fma(set1(facts.sum[r][2 * b]), minimum0, a[p][r]);
-            a[p][r] = fma(set1(facts.sum[r][2 * b + 1]), minimum1, a[p][r]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          float* at = acc + 16 * (p * acc_rows + r);
+          Floats sum = fma(fma(to_float(dot[p][r]), scale, part[p][r]), set1(facts.scale[r][b]), load(at));
+          if constexpr (kMinima) {
+            sum = fma(set1(facts.sum[r][2 * b]), load(w[p].minimum[2 * b]), sum);
+            sum = fma(set1(facts.sum[r][2 * b + 1]), load(w[p].minimum[2 * b + 1]), sum);
           }
+          store(at, sum);
         }
       }
     }
   }
-  for (int p = 0; p < P; ++p)
-    for (int r = 0; r < R; ++r) store(acc + 16 * (p * acc_rows + r), a[p][r]);
 }
 
 // The same sums for few rows: codes go from the packed block `p` straight into registers; only scales are
