@@ -57,9 +57,9 @@ struct KvkHeader {
   Layout layout = Layout::pages;
   StoreIdentity identity;
   int64_t created_ms = 0;
-  std::string name;      // a conversation saved by name; empty: a cached prefix
-  std::string numerics;  // what numerics_id is the hash of, "name=value" a line; for messages only
-  std::string metadata;  // the caller's own text (JSON of a conversation, a generation checkpoint)
+  std::string name;           // a conversation saved by name; empty: a cached prefix
+  std::string numerics = {};  // what numerics_id is the hash of, "name=value" a line; for messages only
+  std::string metadata;       // the caller's own text (JSON of a conversation, a generation checkpoint)
   std::vector<int32_t> tokens;
   int32_t min_reusable = 0;
   bool encoded = true;

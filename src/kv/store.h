@@ -48,7 +48,8 @@ class DiskStore {
   struct Options {
     std::filesystem::path dir;
     StoreIdentity identity;  // ns is set by each call
-    std::string numerics;    // the text behind identity.numerics_id, so that a refusal can say what differs
+    std::string numerics =
+        {};  // the text behind identity.numerics_id, so that a refusal can say what differs
     uint64_t cap_bytes = uint64_t{32} << 30;
     bool verify = false;                           // --kv-verify: compare tensor hashes on every restore
     std::function<void(const std::string&)> warn;  // one line: a file that was dropped, a write that failed
