@@ -5,8 +5,9 @@
 
 The weights are not stored: both sides make them by the rule in src/models/synth.h, from the tensors' names. A case is a
 config.json as transformers writes it, a seed, and the logits of 64 positions for every third entry of the vocabulary.
-Families that transformers lacks are evaluated by --reference, a second implementation of the graphs in numpy float64
-(usage: dense_reference.py FOLDER TOKENS.json OUT.npy).
+Families without a class in transformers are evaluated by mlx-lm on the CPU in float32, and checked against --reference, a second
+implementation of the graphs in numpy float64 (usage: dense_reference.py FOLDER TOKENS.json OUT.npy), which also names their tensors.
+Where mlx-lm departs from the publisher (minicpm divides the head's input only when untied) or cannot have the shape, it stands alone.
 
 Writes OUT/families.json (the cases) and OUT/families.safetensors (a tensor [64, columns] a case).
 """
@@ -17,6 +18,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 
 import numpy as np
 import torch
@@ -183,13 +185,13 @@ OTHERS = {
     "internlm2": case("internlm2", bias=True),
     "internlm2-ratio": case("internlm2", bias=False, num_attention_heads=6, num_key_value_heads=2, hidden_size=60),
     "internlm3": case("internlm3", qkv_bias=True, bias=False, head_dim=16),
-    "internlm3-bias": case("internlm3", qkv_bias=False, bias=True, head_dim=24, num_key_value_heads=1),
+    "internlm3-bias": case("internlm3", qkv_bias=False, bias=True, num_attention_heads=8, num_key_value_heads=1),
     "exaone": case("exaone", num_layers=2, layer_norm_epsilon=1e-5),
     "exaone-shape": case("exaone", num_layers=3, layer_norm_epsilon=1e-5, num_attention_heads=8, num_key_value_heads=1),
     "minicpm": case("minicpm", scale_emb=6.0, scale_depth=1.4, dim_model_base=32),
     "minicpm-tied": case("minicpm", scale_emb=3.0, scale_depth=1.0, dim_model_base=16, tie_word_embeddings=True, num_attention_heads=8),
     "mimo": case("mimo", head_dim=16),
-    "mimo-shape": case("mimo", head_dim=24, num_key_value_heads=1),
+    "mimo-shape": case("mimo", num_attention_heads=8, num_key_value_heads=1),
     "telechat3": case("telechat3", head_dim=16),
     "telechat3-yarn": case("telechat3", head_dim=16, num_key_value_heads=4,
                            rope_scaling={"type": "telechat3-yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
@@ -286,7 +288,37 @@ def reference_logits(path, kind, config, seed):
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "tokens.json").write_text(json.dumps(tokens()))
         subprocess.run([sys.executable, path, folder, folder / "tokens.json", folder / "out.npy"], check=True, stdout=subprocess.DEVNULL)
-        return config, np.load(folder / "out.npy")
+        second = np.load(folder / "out.npy")
+        if kind == "minicpm" and config.get("tie_word_embeddings"):  # mlx-lm divides the head's input only when untied
+            return config, second, "reference"
+        # Fields that mlx-lm wants stated; the values are the defaults.
+        stated = {"block_size": 256, "rope_theta": 10000.0} if kind == "lille-130m" else {"rope_theta": 10000.0} if kind in ("telechat3", "exaone") else {}
+        if "mlp_ratio" in config and "d_model" in config:
+            stated["mlp_hidden_size"] = config["mlp_ratio"] * config["d_model"]
+        (folder / "config.json").write_text(json.dumps({**stated, **config}))
+        try:
+            first, oracle = mlx_logits(folder), "mlx-lm"
+        except (TypeError, ValueError) as problem:  # shapes that mlx-lm cannot have
+            print(f"{kind}: not in mlx-lm: {problem}")
+            return config, second, "reference"
+        difference = float(np.abs(first - second).max() / np.abs(second).max())
+        assert difference <= 2e-4, f"{oracle} and the second implementation differ by {difference:.1e} of the largest logit"
+        print(f"{kind}: {oracle} and the second implementation differ by {difference:.1e} of the largest logit")
+        return config, first, oracle
+
+
+def mlx_logits(folder):
+    """One token at a time: mlx-lm's olmo needs it, and the others do not mind."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+    from mlx_lm.utils import load_model
+
+    sys.modules.setdefault("hf_olmo", types.ModuleType("hf_olmo"))  # mlx-lm's olmo asks for it and uses nothing of it
+    mx.set_default_device(mx.cpu)
+    model, _ = load_model(folder, lazy=False)
+    model.set_dtype(mx.float32)
+    cache = make_prompt_cache(model)
+    return np.stack([np.array(model(mx.array([[t]]), cache=cache)[0, 0].astype(mx.float32)) for t in tokens()])
 
 
 DROP = {"architectures", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id", "return_dict", "output_hidden_states",
@@ -309,8 +341,7 @@ def main():
                 config, logits = publisher_logits(kind, config, seed)
                 oracle = "transformers"
             elif args.reference:
-                config, logits = reference_logits(args.reference, kind, config, seed)
-                oracle = "reference"
+                config, logits, oracle = reference_logits(args.reference, kind, config, seed)
             else:
                 continue
         except Exception as error:  # every failure is listed at the end
