@@ -49,7 +49,7 @@ typedef struct kvasir_options {
   int64_t context;         /* tokens a conversation may hold; 0: the model's limit */
   int32_t threads;         /* 0: one per core */
   int32_t chunk;           /* most tokens in one forward pass; 0: 512 */
-  const char* activations; /* "auto", "f32", "bf16", "int8"; NULL: auto */
+  const char* activations; /* "auto", "f32", "bf16", "int8", "int16"; NULL: auto */
   const char* isa;         /* instruction-set level; NULL: the best */
   size_t memory_budget;    /* bytes; 0: what the machine has available */
 } kvasir_options;

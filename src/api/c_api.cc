@@ -73,7 +73,7 @@ engine::EngineOptions to_options(const kvasir_options* given) {
   const std::string mode = in.activations != nullptr ? in.activations : "auto";
   const auto activations = models::activations_from_name(mode);
   if (!activations)
-    throw_error(ErrorCode::invalid_input, "activations: '{}' is not one of auto, f32, bf16, int8",
+    throw_error(ErrorCode::invalid_input, "activations: '{}' is not one of auto, f32, bf16, int8, int16",
                 printable(mode));
   out.load.activations = *activations;
   out.memory_budget = in.memory_budget;

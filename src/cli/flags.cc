@@ -22,7 +22,7 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   group->add_option("--chunk", chunk, "Most tokens in one forward pass (default 512)")
       ->check(CLI::PositiveNumber);
   group->add_option("--activations", activations,
-                    "auto, f32, bf16 or int8: how inputs of matrix products are rounded");
+                    "auto, f32, bf16, int8 or int16: how inputs of matrix products are rounded");
   group->add_option("--threads,-t", threads, "Threads (default: one per core)")->check(CLI::PositiveNumber);
   group->add_option("--isa", isa, "Instruction-set level (default: the best this machine has)");
   group->add_option("--kv", kv,
@@ -62,7 +62,7 @@ engine::EngineOptions LoadFlags::options() const {
   engine::EngineOptions out;
   const auto mode = models::activations_from_name(activations);
   if (!mode)
-    throw_error(ErrorCode::invalid_input, "--activations: '{}' is not one of auto, f32, bf16, int8",
+    throw_error(ErrorCode::invalid_input, "--activations: '{}' is not one of auto, f32, bf16, int8, int16",
                 printable(activations));
   out.load.activations = *mode;
   out.load.isa = resolve_isa_level(isa);

@@ -77,6 +77,8 @@ Activations resolved_mode(const ModelConfig& config, WeightStore& weights, const
       return Activations::bf16;
     case ops::ActivationMode::int8:
       return Activations::int8;
+    case ops::ActivationMode::int16:
+      return Activations::int16;
   }
   return Activations::f32;
 }
@@ -267,12 +269,15 @@ std::string_view name(Activations mode) {
       return "bf16";
     case Activations::int8:
       return "int8";
+    case Activations::int16:
+      return "int16";
   }
   return "?";
 }
 
 std::optional<Activations> activations_from_name(std::string_view text) {
-  for (Activations mode : {Activations::automatic, Activations::f32, Activations::bf16, Activations::int8})
+  for (Activations mode : {Activations::automatic, Activations::f32, Activations::bf16, Activations::int8,
+                           Activations::int16})
     if (name(mode) == text) return mode;
   return std::nullopt;
 }

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "ops/matmul/matmul_op.h"
+#include <cstdlib>
 
 namespace kvasir::models {
 
@@ -19,7 +20,8 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
   ops::ActivationMode mode = ops::ActivationMode::f32;
   switch (context.options.activations) {
     case Activations::automatic:
-      return ops::automatic_mode(format);
+      mode = ops::automatic_mode(format);
+      break;
     case Activations::f32:
       mode = ops::ActivationMode::f32;
       break;
@@ -29,7 +31,15 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
     case Activations::int8:
       mode = ops::ActivationMode::int8;
       break;
+    case Activations::int16:
+      mode = ops::ActivationMode::int16;
+      break;
   }
+  if (const char* e = getenv("KV_FINE"); e && mode == ops::ActivationMode::int8)
+    for (const char* c = e; *c; ++c)
+      if ((*c == 'q' && path.find("q_proj") != path.npos) || (*c == 'h' && path.find("embed") != path.npos) || (*c == 'o' && path.find("o_proj") != path.npos) ||
+          (*c == 'g' && path.find("gate") != path.npos) || (*c == 'd' && path.find("down") != path.npos))
+        mode = ops::ActivationMode::int16;
   if (!ops::supports(mode, format))
     throw_error(ErrorCode::unsupported,
                 "{}: {} weights have no integer form, so activations cannot be {}; use --activations f32, "
@@ -107,7 +117,9 @@ ValueId Linear::apply(GraphContext& context, const std::string& name, ValueId x,
   input.x = x;
   for (const ops::LinearPart& part : parts_) {
     if (part.mode == ops::ActivationMode::f32) continue;
-    (part.mode == ops::ActivationMode::bf16 ? input.bf16 : input.int8) = prepared_form(context, x, part.mode);
+    (part.mode == ops::ActivationMode::bf16    ? input.bf16
+     : part.mode == ops::ActivationMode::int16 ? input.int16
+                                               : input.int8) = prepared_form(context, x, part.mode);
   }
   return ops::linear(*context.builder, name, input, parts_, residual, context.options.isa);
 }

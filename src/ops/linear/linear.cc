@@ -90,9 +90,10 @@ ValueId linear(ProgramBuilder& builder, const std::string& value_name, const Lin
   std::vector<PlacedPart> placed;
   int64_t columns = 0;
   for (const LinearPart& part : parts) {
-    const std::optional<ValueId> form = part.mode == ActivationMode::f32    ? std::optional(input.x)
-                                        : part.mode == ActivationMode::bf16 ? input.bf16
-                                                                            : input.int8;
+    const std::optional<ValueId> form = part.mode == ActivationMode::f32     ? std::optional(input.x)
+                                        : part.mode == ActivationMode::bf16  ? input.bf16
+                                        : part.mode == ActivationMode::int16 ? input.int16
+                                                                             : input.int8;
     KVASIR_CHECK(form.has_value() && part.weight != nullptr);
     size_t index = 0;
     while (index < in.size() && in[index] != *form) ++index;

@@ -36,6 +36,7 @@ struct LinearInput {
   program::ValueId x;                    // f32 [axis, cols]
   std::optional<program::ValueId> bf16;  // prepared forms (matmul_op.h), as the parts' modes need them
   std::optional<program::ValueId> int8;
+  std::optional<program::ValueId> int16;
 };
 
 program::ValueId linear(program::ProgramBuilder& builder, const std::string& name, const LinearInput& input,

@@ -10,18 +10,22 @@ std::string_view name(ActivationMode mode) {
       return "bf16";
     case ActivationMode::int8:
       return "int8";
+    case ActivationMode::int16:
+      return "int16";
   }
   return "?";
 }
 
 std::optional<ActivationMode> activation_mode_from_name(std::string_view text) {
-  for (ActivationMode mode : {ActivationMode::f32, ActivationMode::bf16, ActivationMode::int8})
+  for (ActivationMode mode : 
+       {ActivationMode::f32, ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16})
     if (name(mode) == text) return mode;
   return std::nullopt;
 }
 
 bool supports(ActivationMode mode, formats::StorageFormat format) {
-  return mode != ActivationMode::int8 || formats::info(format).has_integer_form;
+  const bool integers = mode == ActivationMode::int8 || mode == ActivationMode::int16;
+  return !integers || formats::info(format).has_integer_form;
 }
 
 ActivationMode automatic_mode(formats::StorageFormat format) {

@@ -115,13 +115,31 @@ KVASIR_INLINE int put_codes(uint8_t* out, Ints codes) {
 #endif
 }
 
+struct Int8Arrays {
+  uint8_t* codes;
+  float* scales;
+  float* sums;
+  int16_t* code_sums;
+};
+Int8Arrays int8_arrays(uint8_t* row, int64_t cols) {
+  return {row, reinterpret_cast<float*>(row + int8_scales_offset(cols)),
+          reinterpret_cast<float*>(row + int8_sums_offset(cols)),
+          reinterpret_cast<int16_t*>(row + int8_code_sums_offset(cols))};
+}
+KVASIR_INLINE void put_sums(const Int8Arrays& out, int64_t block, float scale, int sum0, int sum1) {
+  out.scales[block] = scale;
+  out.sums[block] = scale * static_cast<float>(sum0 + sum1);
+  out.code_sums[2 * block] = static_cast<int16_t>(sum0);
+  out.code_sums[2 * block + 1] = static_cast<int16_t>(sum1);
+}
+
 // scale = max|x| / 127, code = nearest(x * (127 / max|x|)). A NaN or infinity makes the block's scale, hence
-// the row's results, NaN or infinite; a block of zeros, or too small to divide by, is zero.
-void prepare_int8(const float* input, int64_t cols, uint8_t* out) {
+// the row's results, NaN or infinite; a block of zeros, or too small to divide by, is zero. What is left of
+// x * (127 / max|x|), at most a half, times 254 and to nearest are the remainder's codes, of scale / 254.
+template <bool kRest>
+KVASIR_INLINE void prepare_integers(const float* input, int64_t cols, uint8_t* out, uint8_t* rest) {
   const int64_t blocks = prepared_cols(cols) / kBlockCols, all_blocks = prepared_blocks(cols);
-  auto* scales = reinterpret_cast<float*>(out + int8_scales_offset(cols));
-  auto* sums = reinterpret_cast<float*>(out + int8_sums_offset(cols));
-  auto* code_sums = reinterpret_cast<int16_t*>(out + int8_code_sums_offset(cols));
+  const Int8Arrays to = int8_arrays(out, cols), fine = int8_arrays(kRest ? rest : out, cols);
   alignas(64) float last[kBlockCols] = {};
   if (cols % kBlockCols != 0)
     __builtin_memcpy(last, input + (blocks - 1) * kBlockCols, static_cast<size_t>(cols % kBlockCols) * 4);
@@ -139,22 +157,36 @@ void prepare_int8(const float* input, int64_t cols, uint8_t* out) {
     store(scale, divide(amax, set1(127.0f)));
     for (int b = 0; b < 8; ++b) {
       if (b >= count || most[b] < 0x03800000) scale[b] = inverse[b] = 0.0f;  // below 2^-120
-      int sum0 = 0, sum1 = 0;
+      int sums[2] = {}, fine_sums[2] = {};
+      const int64_t at = kBlockCols * (first + b);
       if (b < count) {
-        uint8_t* codes = out + kBlockCols * (first + b);
         if (most[b] >= 0x7F800000) {
-          __builtin_memset(codes, 0, kBlockCols);
+          __builtin_memset(to.codes + at, 0, kBlockCols);
+          if (kRest) __builtin_memset(fine.codes + at, 0, kBlockCols);
         } else {
-          sum0 = put_codes(codes, to_nearest(mul(load(source(b)), set1(inverse[b]))));
-          sum1 = put_codes(codes + 16, to_nearest(mul(load(source(b) + 16), set1(inverse[b]))));
+          for (int half = 0; half < 2; ++half) {
+            const Floats x = mul(load(source(b) + 16 * half), set1(inverse[b]));
+            const Ints codes = to_nearest(x);
+            sums[half] = put_codes(to.codes + at + 16 * half, codes);
+            if (kRest)
+              fine_sums[half] = put_codes(fine.codes + at + 16 * half,
+                                          to_nearest(mul(sub(x, to_float(codes)), set1(254.0f))));
+          }
         }
       }
-      scales[first + b] = scale[b];
-      sums[first + b] = scale[b] * static_cast<float>(sum0 + sum1);
-      code_sums[2 * (first + b)] = static_cast<int16_t>(sum0);
-      code_sums[2 * (first + b) + 1] = static_cast<int16_t>(sum1);
+      put_sums(to, first + b, scale[b], sums[0], sums[1]);
+      if (kRest)
+        put_sums(fine, first + b, most[b] >= 0x7F800000 ? 0.0f : scale[b] * (1.0f / 254.0f), fine_sums[0],
+                 fine_sums[1]);
     }
   }
+}
+
+void prepare_int8(const float* input, int64_t cols, uint8_t* out) {
+  prepare_integers<false>(input, cols, out, nullptr);
+}
+void prepare_int16(const float* input, int64_t cols, uint8_t* out, uint8_t* rest) {
+  prepare_integers<true>(input, cols, out, rest);
 }
 
 }  // namespace
@@ -163,7 +195,8 @@ void prepare_int8(const float* input, int64_t cols, uint8_t* out) {
 extern const MatmulKernels KVASIR_ISA_SYMBOL(matmul_kernels);
 const MatmulKernels KVASIR_ISA_SYMBOL(matmul_kernels) = {
     KVASIR_ISA_NAMESPACE::matmul_f32,   KVASIR_ISA_NAMESPACE::matmul_bf16,  KVASIR_ISA_NAMESPACE::matmul_int8,
-    KVASIR_ISA_NAMESPACE::prepare_bf16, KVASIR_ISA_NAMESPACE::prepare_int8, KVASIR_ISA_NAMESPACE::unpack_lane,
+    KVASIR_ISA_NAMESPACE::prepare_bf16, KVASIR_ISA_NAMESPACE::prepare_int8,
+    KVASIR_ISA_NAMESPACE::prepare_int16, KVASIR_ISA_NAMESPACE::unpack_lane,
 };
 
 }  // namespace kvasir::ops

@@ -27,7 +27,8 @@ struct KernelWeight {
 struct KernelCall {
   KernelWeight weight;
   const uint8_t* input = nullptr;  // prepared rows
-  size_t input_stride = 0;         // bytes
+  size_t input_stride = 0;         // bytes; int8: from plane to plane
+  int planes = 1;                  // int8: input rows whose sums are added to one output row
   int64_t cols = 0;                // unpadded columns of the input
   float* out = nullptr;
   int64_t out_stride = 0;          // floats
@@ -42,7 +43,7 @@ struct KernelCall {
   const ActivationKernels* activation = nullptr;  // what the epilogue calls, 16 sums at a time
 };
 
-// Rows [row_begin, row_end) against units [unit_begin, unit_end): a unit is a panel, or a pair of panels
+// Rows [row_begin, row_end) (int8: planes, `planes` of them a row) against units [unit_begin, unit_end): a unit is a panel, or a pair of panels
 // when the epilogue combines gate and up.
 using MatmulFunction = void (*)(const KernelCall& call, int64_t unit_begin, int64_t unit_end,
                                 int64_t row_begin, int64_t row_end);
@@ -53,6 +54,8 @@ struct MatmulKernels {
   MatmulFunction int8;  // int8 input rows; integer layouts only
   void (*prepare_bf16)(const float* input, int64_t cols, uint8_t* out);
   void (*prepare_int8)(const float* input, int64_t cols, uint8_t* out);
+  // Codes of `input` to `out`, of what they round away to `rest`.
+  void (*prepare_int16)(const float* input, int64_t cols, uint8_t* out, uint8_t* rest);
   void (*unpack_lane)(const KernelWeight& weight, int64_t panel, int lane, int64_t col_begin, int64_t count,
                       float* out);
 };

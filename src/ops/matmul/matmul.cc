@@ -75,6 +75,9 @@ void matmul(const Matmul& product, int member, int members) {
   call.epilogue = product.epilogue;
   call.activation = &activation_kernels(product.isa);
 
+  call.planes = product.input.mode == ActivationMode::int16 ? 2 : 1;
+  call.input_stride /= static_cast<size_t>(call.planes);
+
   const MatmulFunction function = product.input.mode == ActivationMode::f32    ? kernels.f32
                                   : product.input.mode == ActivationMode::bf16 ? kernels.bf16
                                                                                : kernels.int8;
@@ -82,11 +85,12 @@ void matmul(const Matmul& product, int member, int members) {
   const int64_t rows = product.input.rows;
   if (units < 4 * members && rows >= kRowGrain * members) {
     const WorkRange range = split_work(rows, members, member, kRowGrain);
-    if (range.begin < range.end) function(call, 0, units, range.begin, range.end);
+    if (range.begin < range.end)
+      function(call, 0, units, range.begin * call.planes, range.end * call.planes);
     return;
   }
   const WorkRange range = split_work(units, members, member);
-  if (range.begin < range.end && rows > 0) function(call, range.begin, range.end, 0, rows);
+  if (range.begin < range.end && rows > 0) function(call, range.begin, range.end, 0, rows * call.planes);
 }
 
 void check_matmul(const Matmul& product) {
@@ -96,8 +100,8 @@ void check_matmul(const Matmul& product) {
                    weight.cols(), product.input.cols);
   if (!supports(product.input.mode, weight.format()))
     throw_error(ErrorCode::unsupported,
-                "{}: {} weights have no integer form, so activations cannot be int8: use f32 or bf16",
-                printable(weight.name()), formats::name(weight.format()));
+                "{}: {} weights have no integer form, so activations cannot be {}: use f32 or bf16",
+                printable(weight.name()), formats::name(weight.format()), name(product.input.mode));
   KVASIR_CHECK((product.epilogue != Epilogue::none) == (weight.order() == PartOrder::interleaved));
   KVASIR_CHECK(product.weight_begin % kPanelRows == 0 && product.weight_begin >= 0 &&
                product.weight_end <= weight.rows());
@@ -109,9 +113,13 @@ void prepare_activations(ActivationMode mode, const float* input, int64_t stride
                          int64_t end, std::byte* out, size_t out_stride, IsaLevel isa) {
   const MatmulKernels& kernels = matmul_kernels(isa);
   const auto prepare = mode == ActivationMode::bf16 ? kernels.prepare_bf16 : kernels.prepare_int8;
-  for (int64_t row = begin; row < end; ++row)
-    prepare(input + row * stride, cols,
-            reinterpret_cast<uint8_t*>(out) + static_cast<size_t>(row) * out_stride);
+  for (int64_t row = begin; row < end; ++row) {
+    auto* to = reinterpret_cast<uint8_t*>(out) + static_cast<size_t>(row) * out_stride;
+    if (mode == ActivationMode::int16)
+      kernels.prepare_int16(input + row * stride, cols, to, to + out_stride / 2);
+    else
+      prepare(input + row * stride, cols, to);
+  }
 }
 
 }  // namespace kvasir::ops

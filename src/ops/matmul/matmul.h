@@ -4,8 +4,8 @@
 //   f32   acc = fma(w, x, acc) in ascending k (the generic level multiplies, then adds); w exact
 //   bf16  as f32 with x rounded to bf16; bf16 weights in pairs of k on levels with a bf16 dot product
 //   int8  per 32 columns: exact integer dot products, times the activation's scale, times the weight's, added
-//   in
-//         ascending k; minima times the sum of the block's activations likewise
+//         in ascending k; minima times the sum of the block's activations likewise
+//   int16 as int8, twice: the sum of the codes, plus the sum of what they round away
 // then, in this order: * tensor scale, + bias, activation function, + residual.
 #pragma once
 
@@ -45,7 +45,7 @@ int64_t out_columns(const Matmul& product);
 void check_matmul(const Matmul& product);
 
 // Prepares rows [begin, end) of f32 input rows (`stride` floats apart) into `out` rows of
-// prepared_row_bytes(cols, mode), `out_stride` bytes apart. mode is bf16 or int8.
+// prepared_row_bytes(cols, mode), `out_stride` bytes apart (int16: a multiple of 128). mode is not f32.
 void prepare_activations(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t begin,
                          int64_t end, std::byte* out, size_t out_stride, IsaLevel isa);
 

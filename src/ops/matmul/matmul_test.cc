@@ -78,7 +78,8 @@ class EveryFormat : public testing::TestWithParam<WeightCase> {};
 
 std::vector<ActivationMode> modes_of(StorageFormat format) {
   std::vector<ActivationMode> modes = {ActivationMode::f32, ActivationMode::bf16};
-  if (supports(ActivationMode::int8, format)) modes.push_back(ActivationMode::int8);
+  for (ActivationMode mode : {ActivationMode::int8, ActivationMode::int16})
+    if (supports(mode, format)) modes.push_back(mode);
   return modes;
 }
 

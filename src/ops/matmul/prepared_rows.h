@@ -6,8 +6,9 @@
 //   bf16  [Kp] bf16
 //   int8  [Kp] i8 codes; [Kb] f32 scales; [Kb] f32 scale * sum of codes; [2 * Kb] i16 sums of 16 codes;
 //         Kb = Kp / 32 rounded up to a multiple of 8, the surplus zero
-// Rows lie `stride` bytes apart, a multiple of 64 whose count of cache lines is odd (rows of a tile then fall
-// into different cache sets).
+//   int16 two int8 rows, half a stride apart: the codes, and codes of what they round away
+// Rows (int16: planes) lie a multiple of 64 bytes apart whose count of cache lines is odd: rows of a tile then
+// fall into different cache sets.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +48,8 @@ constexpr size_t prepared_row_bytes(int64_t cols, ActivationMode mode) {
     case ActivationMode::int8:
       bytes = int8_code_sums_offset(cols) + 4 * static_cast<size_t>(prepared_blocks(cols));
       break;
+    case ActivationMode::int16:
+      return 2 * prepared_row_bytes(cols, ActivationMode::int8);
   }
   const size_t lines = (bytes + 63) / 64;
   return (lines | 1) * 64;

@@ -23,6 +23,12 @@ inline std::vector<double> rounded_row(ActivationMode mode, const float* x, int6
       if (mode == ActivationMode::bf16) value = bf16_to_f32(f32_to_bf16(x[c]));
       if (mode == ActivationMode::int8)
         value = amax == 0 ? 0.0 : std::nearbyint(x[c] * (127.0f / amax)) * static_cast<double>(amax / 127.0f);
+      if (mode == ActivationMode::int16 && amax == 0) value = 0;
+      if (mode == ActivationMode::int16 && amax != 0) {
+        const double in_codes = x[c] * (127.0f / amax), code = std::nearbyint(in_codes);
+        const double rest = std::nearbyint(254 * (in_codes - code));
+        value = (code + rest / 254) * static_cast<double>(amax / 127.0f);
+      }
       row[static_cast<size_t>(c)] = value;
     }
   }
