@@ -31,7 +31,7 @@ import kl  # noqa: E402
 from gguf_edit import Gguf  # noqa: E402
 
 MODELS = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf", "gemma3": "gemma-3-270m-Q4_K_M.gguf"}
-KL_LIMIT = {"f32": 1e-4, "bf16": 1e-3}
+KL_LIMIT = {"f32": 1e-4, "bf16": 1e-3, "int16": 1e-3}
 TOP1_LIMIT = 0.98
 # int8 has no absolute limit: it must be no worse than llama.cpp (llama_kl.json); without that file this is a sanity bound.
 INT8_SANITY = 5e-2
@@ -469,7 +469,7 @@ def same_bytes(r, model, ids, variants, what):
 def bits(r):
     for name, count in (("smollm2", 192), ("gemma3", 96)):
         ids = r.tokens(name, count)
-        for mode in ("f32", "bf16", "int8"):
+        for mode in ("f32", "bf16", "int8", "int16"):
             variants = [("--activations", mode, "--chunk", chunk, "--threads", threads)
                         for chunk, threads in ((512, 2), (512, 1), (1, 2), (7, 1), (16, 2), (64, 2), (100, 1))]
             same_bytes(r, r.model(name), ids, variants, f"{name} {mode}")
@@ -553,7 +553,7 @@ def register_kl(name, mode, *flags):
 
 
 for model_name in MODELS:
-    for activation_mode in ("f32", "bf16", "int8"):
+    for activation_mode in ("f32", "bf16", "int8", "int16"):
         register_kl(model_name, activation_mode)
     register_kl(model_name, "int8", "--kv", "f16")
 

@@ -5,7 +5,8 @@
 namespace kvasir::cli {
 
 MachineLimits measure_limits(ThreadTeam& team, IsaLevel isa, models::Activations mode) {
-  const ops::Arithmetic arithmetic = mode == models::Activations::int8 || mode == models::Activations::int16 ? ops::Arithmetic::int8
+  const ops::Arithmetic arithmetic = mode == models::Activations::int8 || mode == models::Activations::int16
+                                         ? ops::Arithmetic::int8
                                      : mode == models::Activations::bf16 ? ops::Arithmetic::bf16
                                                                          : ops::Arithmetic::f32;
   MachineLimits limits;

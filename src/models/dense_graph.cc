@@ -117,8 +117,9 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
   if (m.head_input_divisor) x = ops::divide(head, x, static_cast<float>(*m.head_input_divisor), isa);
   std::vector<VectorPart> bias;
   if (m.head_bias) bias = {{m.names.head + ".bias", m.vocab, {}}};
-  const Linear projection = tied ? Linear(context, embed[0], m.names.embed)
-                                 : Linear(context, {{m.names.head, m.vocab, m.hidden, {}}}, bias);
+  const Linear projection =
+      tied ? Linear(context, embed[0], m.names.embed, Inputs::finer)
+           : Linear(context, {{m.names.head, m.vocab, m.hidden, {}}}, bias, Inputs::finer);
   ValueId logits = projection.apply(context, "logits", x);
   if (m.final_softcap) logits = ops::softcap(head, logits, static_cast<float>(*m.final_softcap), isa);
   if (m.logits_multiplier) logits = ops::scale(head, logits, static_cast<float>(*m.logits_multiplier), isa);

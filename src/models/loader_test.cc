@@ -224,7 +224,7 @@ TEST_F(Loader, BitsDoNotDependOnChunksOrThreadsInAnyMode) {
   const std::vector<int32_t> ids = some_ids(1024);
   for (IsaLevel isa : compiled_isa_levels()) {
     if (!machine_has(isa)) continue;
-    for (Activations mode : {Activations::f32, Activations::bf16, Activations::int8}) {
+    for (Activations mode : {Activations::f32, Activations::bf16, Activations::int8, Activations::int16}) {
       std::vector<std::vector<float>> want;
       for (int threads : {1, 2})
         for (int64_t chunk : {24, 1, 7}) {

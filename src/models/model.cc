@@ -276,8 +276,8 @@ std::string_view name(Activations mode) {
 }
 
 std::optional<Activations> activations_from_name(std::string_view text) {
-  for (Activations mode : {Activations::automatic, Activations::f32, Activations::bf16, Activations::int8,
-                           Activations::int16})
+  for (Activations mode :
+       {Activations::automatic, Activations::f32, Activations::bf16, Activations::int8, Activations::int16})
     if (name(mode) == text) return mode;
   return std::nullopt;
 }

@@ -1,7 +1,8 @@
 // Loads and stores of the last, partial vector of a range of f32, for kernel sources.
 //
-// A store must not touch what lies behind the range, not even to write the same bytes back: another member of
-// the team may be writing there. Targets without masked stores go through a small buffer.
+// Nothing behind the range is touched: not read, because a buffer may end there; not written, not even with
+// the same bytes, because another member of the team may be writing there. Targets without masked loads and
+// stores go through a small buffer.
 #pragma once
 
 #include <hwy/highway.h>
@@ -11,12 +12,17 @@
 namespace kvasir::ops {
 namespace KVASIR_ISA_NAMESPACE {
 
-// x[0 .. count), zero in the other lanes. count <= Lanes(d); bytes up to the next 64-byte boundary may be
-// read.
+// x[0 .. count), zero in the other lanes. count <= Lanes(d).
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const float* x, int64_t count) {
   namespace hn = hwy::HWY_NAMESPACE;
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   return hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(count)), d, x);
+#else
+  HWY_ALIGN float buffer[hn::MaxLanes(d)] = {};
+  for (int64_t i = 0; i < count; ++i) buffer[i] = x[i];
+  return hn::Load(d, buffer);
+#endif
 }
 
 template <class D, class V>

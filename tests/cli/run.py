@@ -146,7 +146,7 @@ def main(folder):
                 result = run("eval", "logits", model, "--tokens", few, "--out", path("beside.npy"), "--activations", mode, *kv, *beside, "--schedule", seed, "--kv-page", 16 * seed)
                 same = result.returncode == 0 and open(path("alone.npy"), "rb").read() == open(path("beside.npy"), "rb").read()
                 check(same, f"{name} {mode} {' '.join(kv)}: rows beside it change no bit, schedule {seed} {result.stderr.decode()[:200]}")
-        for mode in ("f32", "bf16", "int8"):
+        for mode in ("f32", "bf16", "int8", "int16"):
             want = None
             for extra in (["--chunk", "512"], ["--chunk", "7"], ["--chunk", "16", "--threads", "1"], ["--chunk", "1"]):
                 run("eval", "logits", model, "--tokens", few, "--out", path("bits.npy"), "--activations", mode, *extra)

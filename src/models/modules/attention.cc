@@ -141,7 +141,7 @@ ValueId attention(GraphContext& context, int64_t layer, ValueId x, const std::ve
                           {{q_path, q_rows, m.hidden, maps.q},
                            {k_path, kv_rows, m.hidden, maps.k},
                            {v_path, kv_rows, m.hidden, maps.v}},
-                          bias);
+                          bias, Inputs::finer);
   ValueId whole = projection.apply(context, "qkv", x);
   if (m.clip_qkv)
     whole =

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "ops/matmul/matmul_op.h"
-#include <cstdlib>
 
 namespace kvasir::models {
 
@@ -16,7 +15,7 @@ std::string GraphContext::layer_path(int64_t layer) const {
 }
 
 ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
-                            const std::string& path) {
+                            const std::string& path, Inputs inputs) {
   ops::ActivationMode mode = ops::ActivationMode::f32;
   switch (context.options.activations) {
     case Activations::automatic:
@@ -35,11 +34,7 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
       mode = ops::ActivationMode::int16;
       break;
   }
-  if (const char* e = getenv("KV_FINE"); e && mode == ops::ActivationMode::int8)
-    for (const char* c = e; *c; ++c)
-      if ((*c == 'q' && path.find("q_proj") != path.npos) || (*c == 'h' && path.find("embed") != path.npos) || (*c == 'o' && path.find("o_proj") != path.npos) ||
-          (*c == 'g' && path.find("gate") != path.npos) || (*c == 'd' && path.find("down") != path.npos))
-        mode = ops::ActivationMode::int16;
+  if (mode == ops::ActivationMode::int8 && inputs == Inputs::finer) mode = ops::ActivationMode::int16;
   if (!ops::supports(mode, format))
     throw_error(ErrorCode::unsupported,
                 "{}: {} weights have no integer form, so activations cannot be {}; use --activations f32, "
@@ -49,24 +44,24 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
 }
 
 Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,
-               const std::vector<VectorPart>& bias) {
+               const std::vector<VectorPart>& bias, Inputs inputs) {
   const float* biases = bias.empty() ? nullptr : context.weights.vectors(bias);
   int64_t first = 0;
   for (const StoredMatrix& stored : context.weights.matrices(parts)) {
     ops::LinearPart part;
     part.weight = stored.matrix;
-    part.mode = mode_of(context, stored.format, parts.front().path);
+    part.mode = mode_of(context, stored.format, parts.front().path, inputs);
     part.bias = biases == nullptr ? nullptr : biases + first;
     parts_.push_back(part);
     first += stored.rows;
   }
 }
 
-Linear::Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path) {
+Linear::Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path, Inputs inputs) {
   ops::LinearPart part;
   part.weight = matrix.matrix;
   part.columns = matrix.rows;
-  part.mode = mode_of(context, matrix.format, path);
+  part.mode = mode_of(context, matrix.format, path, inputs);
   parts_.push_back(part);
 }
 

@@ -9,11 +9,16 @@
 
 namespace kvasir::models {
 
+// How closely mode int8 rounds a projection's inputs: as usual, or to 16 bits where that buys the most
+// accuracy for the least time (docs/matmul.md): q, k, v and the head. Other modes know no difference.
+enum class Inputs : uint8_t { usual, finer };
+
 class Linear {
  public:
   // Parts that share a layout are one product; the output columns are the parts' in order. bias: names of the
   // parts' biases (with the parts' row maps), or empty.
-  Linear(GraphContext& context, const std::vector<MatrixPart>& parts, const std::vector<VectorPart>& bias);
+  Linear(GraphContext& context, const std::vector<MatrixPart>& parts, const std::vector<VectorPart>& bias,
+         Inputs inputs = Inputs::usual);
 
   // gate and up with their activation function: fused into the product where both share a layout and the
   // function can be.
@@ -24,7 +29,7 @@ class Linear {
   // A small matrix whose inputs are never rounded: a router.
   static Linear in_f32(GraphContext& context, const MatrixPart& part);
   // A matrix that is packed already: the tied head.
-  Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path);
+  Linear(GraphContext& context, const StoredMatrix& matrix, const std::string& path, Inputs inputs);
 
   program::ValueId apply(GraphContext& context, const std::string& name, program::ValueId x,
                          std::optional<program::ValueId> residual = std::nullopt) const;
@@ -37,9 +42,9 @@ class Linear {
 // x as products in `mode` read it; recorded once for every mode.
 program::ValueId prepared_form(GraphContext& context, program::ValueId x, ops::ActivationMode mode);
 
-// The activation mode of a weight. Throws Error{unsupported} naming `path` for int8 with a weight that has no
-// integer form.
+// The activation mode of a weight. Throws Error{unsupported} naming `path` for int8 and int16 with a weight
+// that has no integer form.
 ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
-                            const std::string& path);
+                            const std::string& path, Inputs inputs = Inputs::usual);
 
 }  // namespace kvasir::models

@@ -30,9 +30,10 @@ float sum(const float* x, float center, int64_t width) {
     s3 = add(s3, hn::LoadU(d, x + i + 3 * lanes));
   }
   for (; i < width; i += lanes) {
-    const auto keep = hn::FirstN(d, static_cast<size_t>(width - i < lanes ? width - i : lanes));
+    const int64_t count = width - i < lanes ? width - i : lanes;
+    const auto keep = hn::FirstN(d, static_cast<size_t>(count));
     // Lanes past the end hold the center, so that they add nothing.
-    s0 = add(s0, hn::IfThenElse(keep, hn::MaskedLoad(keep, d, x + i), c));
+    s0 = add(s0, hn::IfThenElse(keep, load_first(d, x + i, count), c));
   }
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }

@@ -17,7 +17,7 @@ std::string_view name(ActivationMode mode) {
 }
 
 std::optional<ActivationMode> activation_mode_from_name(std::string_view text) {
-  for (ActivationMode mode : 
+  for (ActivationMode mode :
        {ActivationMode::f32, ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16})
     if (name(mode) == text) return mode;
   return std::nullopt;

@@ -9,14 +9,15 @@
 namespace kvasir::ops {
 
 enum class ActivationMode : unsigned char {
-  f32,   // not rounded
-  bf16,  // each element to bf16 (nearest, ties to even); products and sums in f32
-  int8,  // symmetric, 8 bits, one f32 scale per row and 32 columns; integer products exact, sums in f32
+  f32,    // not rounded
+  bf16,   // each element to bf16 (nearest, ties to even); products and sums in f32
+  int8,   // symmetric, 8 bits, one f32 scale per row and 32 columns; integer products exact, sums in f32
   int16,  // two planes of int8: what int8 rounds away is rounded again with a scale 254 times finer
 };
 
 std::string_view name(ActivationMode mode);
-std::optional<ActivationMode> activation_mode_from_name(std::string_view name);  // "f32", "bf16", "int8", "int16"
+std::optional<ActivationMode> activation_mode_from_name(
+    std::string_view name);  // "f32", "bf16", "int8", "int16"
 
 // int8 and int16 need weights that are small integers times a scale; f32 and bf16 work with every weight.
 bool supports(ActivationMode mode, formats::StorageFormat format);

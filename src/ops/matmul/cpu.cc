@@ -194,9 +194,10 @@ void prepare_int16(const float* input, int64_t cols, uint8_t* out, uint8_t* rest
 
 extern const MatmulKernels KVASIR_ISA_SYMBOL(matmul_kernels);
 const MatmulKernels KVASIR_ISA_SYMBOL(matmul_kernels) = {
-    KVASIR_ISA_NAMESPACE::matmul_f32,   KVASIR_ISA_NAMESPACE::matmul_bf16,  KVASIR_ISA_NAMESPACE::matmul_int8,
-    KVASIR_ISA_NAMESPACE::prepare_bf16, KVASIR_ISA_NAMESPACE::prepare_int8,
-    KVASIR_ISA_NAMESPACE::prepare_int16, KVASIR_ISA_NAMESPACE::unpack_lane,
+    KVASIR_ISA_NAMESPACE::matmul_f32,   KVASIR_ISA_NAMESPACE::matmul_bf16,
+    KVASIR_ISA_NAMESPACE::matmul_int8,  KVASIR_ISA_NAMESPACE::prepare_bf16,
+    KVASIR_ISA_NAMESPACE::prepare_int8, KVASIR_ISA_NAMESPACE::prepare_int16,
+    KVASIR_ISA_NAMESPACE::unpack_lane,
 };
 
 }  // namespace kvasir::ops

@@ -43,8 +43,8 @@ struct KernelCall {
   const ActivationKernels* activation = nullptr;  // what the epilogue calls, 16 sums at a time
 };
 
-// Rows [row_begin, row_end) (int8: planes, `planes` of them a row) against units [unit_begin, unit_end): a unit is a panel, or a pair of panels
-// when the epilogue combines gate and up.
+// Rows [row_begin, row_end) (int8: planes, `planes` of them a row) against units [unit_begin, unit_end): a
+// unit is a panel, or a pair of panels when the epilogue combines gate and up.
 using MatmulFunction = void (*)(const KernelCall& call, int64_t unit_begin, int64_t unit_end,
                                 int64_t row_begin, int64_t row_end);
 

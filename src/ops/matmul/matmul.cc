@@ -85,8 +85,7 @@ void matmul(const Matmul& product, int member, int members) {
   const int64_t rows = product.input.rows;
   if (units < 4 * members && rows >= kRowGrain * members) {
     const WorkRange range = split_work(rows, members, member, kRowGrain);
-    if (range.begin < range.end)
-      function(call, 0, units, range.begin * call.planes, range.end * call.planes);
+    if (range.begin < range.end) function(call, 0, units, range.begin * call.planes, range.end * call.planes);
     return;
   }
   const WorkRange range = split_work(units, members, member);

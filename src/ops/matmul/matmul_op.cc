@@ -19,7 +19,8 @@ class PrepareActivations final : public program::Op {
   std::string describe() const override { return std::string(name(mode_)); }
   program::OpCost cost(const program::Counts& counts) const override {
     const double elements = static_cast<double>(counts.tokens * cols_);
-    return {elements * 4 + static_cast<double>(counts.tokens) * static_cast<double>(prepared_row_bytes(cols_, mode_)),
+    return {elements * 4 +
+                static_cast<double>(counts.tokens) * static_cast<double>(prepared_row_bytes(cols_, mode_)),
             elements * 4};
   }
   void run(const OpContext& context) const override {

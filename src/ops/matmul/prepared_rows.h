@@ -7,8 +7,8 @@
 //   int8  [Kp] i8 codes; [Kb] f32 scales; [Kb] f32 scale * sum of codes; [2 * Kb] i16 sums of 16 codes;
 //         Kb = Kp / 32 rounded up to a multiple of 8, the surplus zero
 //   int16 two int8 rows, half a stride apart: the codes, and codes of what they round away
-// Rows (int16: planes) lie a multiple of 64 bytes apart whose count of cache lines is odd: rows of a tile then
-// fall into different cache sets.
+// Rows (int16: planes) lie a multiple of 64 bytes apart whose count of cache lines is odd: rows of a tile
+// then fall into different cache sets.
 #pragma once
 
 #include <cstddef>
