@@ -34,12 +34,12 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
       mode = ops::ActivationMode::int16;
       break;
   }
-  if (mode == ops::ActivationMode::int8 && inputs == Inputs::finer) mode = ops::ActivationMode::int16;
   if (!ops::supports(mode, format))
     throw_error(ErrorCode::unsupported,
                 "{}: {} weights have no integer form, so activations cannot be {}; use --activations f32, "
                 "bf16 or auto",
                 printable(path), formats::name(format), ops::name(mode));
+  if (mode == ops::ActivationMode::int8 && inputs == Inputs::finer) return ops::ActivationMode::int16;
   return mode;
 }
 
