@@ -25,6 +25,9 @@ class CodecLayout final : public PageLayout {
     kernels_.append(value_, value_block(page, layer, head, slot / kBlockTokens), slot % kBlockTokens, v);
   }
 
+  // K blocks and V blocks of one layer and head lie side by side in a page.
+  size_t head_bytes() const { return head_bytes_; }
+
   const PlaneFormat& key() const { return key_; }
   const PlaneFormat& value() const { return value_; }
   const DecodeTable& key_table() const { return key_table_; }

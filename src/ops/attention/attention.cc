@@ -210,14 +210,26 @@ class Attention final : public program::Op {
     const int page_tokens = layout.geometry().page_tokens;
     KeySegment out;
     out.first_key = index * kSegmentKeys;
-    for (int b = 0; b < kSegmentBlocks; ++b) {
-      const int32_t key = out.first_key + b * kv::kBlockTokens, page = key / page_tokens;
-      out.keys[b] = out.values[b] = nullptr;
-      if (page >= pages.page_count || pages.pages[page] == nullptr) continue;
-      const int block = key % page_tokens / kv::kBlockTokens;
-      const std::byte* memory = pages.pages[page];
-      out.keys[b] = layout.key_block(memory, options_.layer, head, block);
-      out.values[b] = layout.value_block(memory, options_.layer, head, block);
+    const int page_blocks = page_tokens / kv::kBlockTokens;
+    out.run_bytes = layout.head_bytes();
+    int32_t page = out.first_key / page_tokens;
+    int block = out.first_key % page_tokens / kv::kBlockTokens;
+    for (int b = 0; b < kSegmentBlocks; ++page, block = 0) {
+      const int end = std::min(kSegmentBlocks, b + page_blocks - block);
+      const std::byte* memory = page < pages.page_count ? pages.pages[page] : nullptr;
+      if (memory == nullptr) {
+        for (; b < end; ++b) out.keys[b] = out.values[b] = nullptr;
+        continue;
+      }
+      const std::byte* keys = layout.key_block(memory, options_.layer, head, block);
+      const std::byte* values = layout.value_block(memory, options_.layer, head, block);
+      if (page_blocks <= kSegmentBlocks) out.run[out.runs++] = keys;
+      for (; b < end; ++b) {
+        out.keys[b] = keys;
+        out.values[b] = values;
+        keys += layout.key().block_bytes;
+        values += layout.value().block_bytes;
+      }
     }
     return out;
   }

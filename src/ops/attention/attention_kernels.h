@@ -69,6 +69,10 @@ struct KeySegment {
   // Blocks of 16 keys; null: holds no visible key.
   const std::byte* keys[kSegmentBlocks];
   const std::byte* values[kSegmentBlocks];
+  // The same bytes as runs in the order of memory (a page's K and V of one head), for fetching.
+  int runs = 0;
+  size_t run_bytes = 0;
+  const std::byte* run[kSegmentBlocks];
 };
 
 struct AttentionKernels {

@@ -29,11 +29,15 @@ using kv::PlaneRole;
 
 #include "ops/attention/lanes-inl.h"
 
+#include "ops/attention/fetch-inl.h"
+
 #include "ops/attention/products-inl.h"
 
 #include "ops/attention/decode-inl.h"
 
 #include "ops/attention/visibility-inl.h"
+
+#include "ops/attention/softmax-inl.h"
 
 #include "ops/attention/integer-inl.h"
 
@@ -119,16 +123,7 @@ void load_scales(const PlaneFormat& f, const DecodeTable& table, bool integer, c
   }
 }
 
-// The block of `next` that lies as far in its segment, or (nothing to fetch) this one.
-const std::byte* ahead_of(const std::byte* const* next, int block, const std::byte* here) {
-  return next != nullptr && next[block] != nullptr ? next[block] : here;
-}
-void prefetch_block(const std::byte* const* next, int block, size_t bytes) {
-  if (next == nullptr || next[block] == nullptr) return;
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(next[block] + at, 0, 2);
-}
-
-void compute_scores(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
+void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch& fetch,
                     const SeenBlocks& seen) {
   const PlaneFormat& f = *tile.key;
   const Operand operand = key_operand(tile);
@@ -142,13 +137,12 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, const 
   for (int first = 0; first < seen.count; first += columns) {
     const int vectors = seen.count - first < columns ? seen.count - first : columns;
     ScoreTask task;
+    task.fetch = &fetch;
     for (int n = 0; n < vectors; ++n) {
       const int b = seen.at[first + n].block;
       task.columns[n] = b * kBlockTokens;
       task.keys[n] = segment.keys[b];
-      task.ahead[n] = ahead_of(next, b, segment.keys[b]);
       if (!decode) continue;
-      prefetch_block(next, b, f.block_bytes);
       std::byte* to = tile.scratch.tile + static_cast<size_t>(n) * tile_bytes;
       if (f.plain()) {
         halves_to_floats(segment.keys[b], f.dim * kBlockTokens, reinterpret_cast<float*>(to));
@@ -157,7 +151,7 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, const 
       } else {
         decode_keys(f, *tile.key_table, segment.keys[b], reinterpret_cast<float*>(to));
       }
-      task.keys[n] = task.ahead[n] = to;
+      task.keys[n] = to;
     }
     const int channels = integer ? 4 : operand == Operand::f32 ? 1 : 2;  // of one step
     task.group_steps = f.plain() ? (f.dim + channels - 1) / channels : f.group / channels;
@@ -182,59 +176,6 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, const 
   }
 }
 
-// Scores of one row become unnormalised weights, in place, rounded if asked: 2^(s - max), both in units of
-// log2. Returns the row's maximum (-inf: it sees no key) and sum.
-void softmax_row(const AttentionTile& tile, const KeySegment& segment, const SeenBlocks& seen, int m,
-                 float& row_max, float& row_sum) {
-  const Visibility& visible = tile.visible[tile.row_token[m]];
-  float* scores = tile.scratch.scores + m * kSegmentKeys;
-  const V16 none = set(-INFINITY);
-  float scale = tile.scratch.row_scales[m];
-  V16 best = none;
-  for (int i = 0; i < seen.count; ++i) {
-    float* at = scores + seen.at[i].block * kBlockTokens;
-    V16 s = load(at);
-    if (tile.softcap != 0.0f) {
-      s = mul(soft_cap(mul(s, set(scale)), tile.softcap), set(kLog2E));
-      store(s, at);
-    }
-    const int32_t first = segment.first_key + seen.at[i].block * kBlockTokens;
-    if (!seen.at[i].whole && !sees_all(visible, first, kBlockTokens)) {
-      float keep[16];
-      for (int j = 0; j < 16; ++j) keep[j] = sees(visible, tile.sinks, first + j) ? 1.0f : 0.0f;
-      s = select_nonzero(load(keep), s, none);
-      store(s, at);
-    }
-    best = max(s, best);
-  }
-  if (tile.softcap != 0.0f) scale = 1.0f;
-  row_max = max_of(best) * scale;
-  const V16 factor = set(scale), shift = set(row_max == -INFINITY ? 0.0f : -row_max);
-  // Plain values meet rounded weights, so the sum is of those; quantized ones meet weights times scales.
-  const bool round = tile.bf16 && tile.value->plain();
-  V16 sum = set(0.0f);
-  for (int i = 0; i < seen.count; ++i) {
-    float* at = scores + seen.at[i].block * kBlockTokens;
-    V16 p = exp2_negative(fma(load(at), factor, shift));
-    if (round) p = round_weight(p);
-    sum = add(sum, p);
-    store(p, at);
-  }
-  row_sum = sum_of(sum);
-}
-
-// f32 rows of weights (exactly bf16 already) as bf16.
-void pack_bf16(const float* from, const SeenBlocks& seen, uint16_t* to) {
-  for (int i = 0; i < seen.count; ++i) {
-    const int column = seen.at[i].block * kBlockTokens;
-    for (int j = 0; j < kBlockTokens; ++j) {
-      uint32_t bits;
-      memcpy(&bits, from + column + j, 4);
-      to[column + j] = static_cast<uint16_t>(bits >> 16);
-    }
-  }
-}
-
 // Which keys of a block some token of [token_begin, token_end) sees.
 void seen_keys(const AttentionTile& tile, int32_t first_key, int token_begin, int token_end, bool* keep) {
   for (int j = 0; j < kBlockTokens; ++j) {
@@ -248,6 +189,17 @@ void seen_keys(const AttentionTile& tile, int32_t first_key, int token_begin, in
 void blend_values(const PlaneFormat& f, const std::byte* block, const bool* keep, int first, int width,
                   std::byte* out) {
   if (f.codec.plain == Dtype::bf16) {
+    if (first + width <= f.dim) {
+      for (int pair = 0; pair < kBlockTokens / 2; ++pair) {
+        const auto mask =
+            hn::Set(DU(), (keep[pair * 2] ? 0x0000FFFFu : 0u) | (keep[pair * 2 + 1] ? 0xFFFF0000u : 0u));
+        const uint32_t* from = reinterpret_cast<const uint32_t*>(block) + pair * f.dim + first;
+        uint32_t* words = reinterpret_cast<uint32_t*>(out) + pair * width;
+        for (int i = 0; i < width; i += kLanes)
+          hn::StoreU(hn::And(hn::LoadU(DU(), from + i), mask), DU(), words + i);
+      }
+      return;
+    }
     uint16_t* to = reinterpret_cast<uint16_t*>(out);
     for (int pair = 0; pair < kBlockTokens / 2; ++pair) {
       const std::byte* from = block + (pair * f.dim + first) * 4;
@@ -302,9 +254,9 @@ bool values_finite(const AttentionTile& tile, const KeySegment& segment, const S
 }
 
 // Rows [row_begin, row_end), which belong to tokens [token_begin, token_end), of a plain V.
-void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
-                 const SeenBlocks& seen, int row_begin, int row_end, int token_begin, int token_end,
-                 const float* keep, const float* take, const AttentionState& state) {
+void weigh_plain(const AttentionTile& tile, const KeySegment& segment, Fetch& fetch, const SeenBlocks& seen,
+                 int row_begin, int row_end, int token_begin, int token_end, const float* keep,
+                 const float* take, const AttentionState& state) {
   const PlaneFormat& f = *tile.value;
   const Operand operand = value_operand(tile);
   const bool half = f.codec.plain == Dtype::f16;
@@ -315,6 +267,7 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const std
     const int left = (f.dim - first + 15) / 16, vectors = left < kMaxVectors ? left : kMaxVectors,
               width = vectors * 16;
     ValueTask task;
+    task.fetch = &fetch;
     task.blocks = seen.count;
     const size_t tile_bytes = static_cast<size_t>(width) * kBlockTokens * element;
     for (int i = 0; i < seen.count; ++i) {
@@ -323,15 +276,13 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const std
       if (seen.at[i].whole && !half) {
         task.values[i] = segment.values[b] + static_cast<size_t>(first) * kStored;
         task.steps[i] = static_cast<size_t>(f.dim) * kStored;
-        task.ahead[i] = ahead_of(next, b, segment.values[b]) + static_cast<size_t>(first) * kStored;
         continue;
       }
       std::byte* to = tile.scratch.tile + static_cast<size_t>(i) * tile_bytes;
       bool seen_key[kBlockTokens];
       seen_keys(tile, segment.first_key + b * kBlockTokens, token_begin, token_end, seen_key);
       blend_values(f, segment.values[b], seen_key, first, width, to);
-      if (half && first == 0) prefetch_block(next, b, f.block_bytes);
-      task.values[i] = task.ahead[i] = to;
+      task.values[i] = to;
       task.steps[i] = static_cast<size_t>(width) * 4;
     }
     task.weight_stride = kSegmentKeys * weight_bytes;
@@ -350,8 +301,8 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, const std
 }
 
 // Quantized V in f32: one scale group after the other, weights times the keys' scales.
-void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
-                 const SeenBlocks& seen, const float* keep, const float* take, const AttentionState& state) {
+void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fetch, const SeenBlocks& seen,
+                 const float* keep, const float* take, const AttentionState& state) {
   const PlaneFormat& f = *tile.value;
   float* scales = tile.scratch.scales;
   float* offsets = scales + f.groups * kSegmentKeys;
@@ -380,14 +331,15 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const std
       const int left = ((g + 1) * f.group - first) / 16, vectors = left < kMaxVectors ? left : kMaxVectors,
                 width = vectors * 16;
       ValueTask task;
+      task.fetch = &fetch;
+      task.fetch = &fetch;
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
-        if (first == 0) prefetch_block(next, b, f.block_bytes);
         float* to = reinterpret_cast<float*>(tile.scratch.tile) + i * width * kBlockTokens;
         decode_values(f, *tile.value_table, segment.values[b], first, width, to);
         task.columns[i] = b * kBlockTokens;
-        task.values[i] = task.ahead[i] = reinterpret_cast<const std::byte*>(to);
+        task.values[i] = reinterpret_cast<const std::byte*>(to);
         task.steps[i] = static_cast<size_t>(width) * 4;
       }
       task.weight_stride = kSegmentKeys * 4;
@@ -407,7 +359,7 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, const std
 // Quantized V on 8-bit dot products. A row's weights times scales of one group become 16-bit integers (two
 // bytes) on a scale of their own, the largest of the segment: finer than bf16 for all that matters to the
 // sum, and exact from there.
-void weigh_integers(const AttentionTile& tile, const KeySegment& segment, const std::byte* const* next,
+void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch& fetch,
                     const SeenBlocks& seen, const float* keep, const float* take,
                     const AttentionState& state) {
   const PlaneFormat& f = *tile.value;
@@ -422,10 +374,11 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, const 
                        f.has_offset ? offsets + g * kSegmentKeys : nullptr, m, factors[m], centers[m]);
     for (int first = g * f.group; first < (g + 1) * f.group; first += 32) {
       ValueTask task;
+      task.fetch = &fetch;
+      task.fetch = &fetch;
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
-        if (first == 0) prefetch_block(next, b, f.block_bytes);
         task.values[i] =
             decode_bytes(f, *tile.value_table, segment.values[b], first, 32, tile.scratch.tile + i * 512);
         task.columns[i] = b * kBlockTokens;
@@ -446,65 +399,61 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, const 
   }
 }
 
-// What a part with maximum `part` does to a state with maximum `max`: factors of the old and the new sums.
-HWY_INLINE void merge_factors(float part, float& max, float& keep, float& take) {
-  if (part == -INFINITY) {
-    keep = 1.0f;
-    take = 0.0f;
-    return;
-  }
-  const float top = part > max ? part : max;
-  keep = max == -INFINITY ? 0.0f : exp2_negative(max - top);
-  take = exp2_negative(part - top);
-  max = top;
-}
-
-// sum * keep + part * take, as the vectors of the output are merged.
-HWY_INLINE float merged(float sum, float keep, float part, float take) {
-  return hn::GetLane(hn::MulAdd(hn::Set(D(), sum), hn::Set(D(), keep), hn::Set(D(), part * take)));
+// How much each step of a tile fetches: enough for the next segment after all rows, as evenly as it goes.
+Fetch plan_tile_fetch(const AttentionTile& tile, const KeySegment* next) {
+  const auto steps = [](const PlaneFormat& f, Operand operand, int columns, bool key) {
+    const int per_step = operand == Operand::integer ? 4 : operand == Operand::f32 ? 1 : 2;
+    // K: channels along the product, 16 blocks wide; V: keys along the product, channels wide.
+    const int length = (key ? f.dim : kSegmentKeys) / per_step,
+              width = key ? kSegmentBlocks : (f.dim + 15) / 16;
+    return (length > 0 ? length : 1) * ((width + columns - 1) / columns);
+  };
+  const Operand key = key_operand(tile), value = value_operand(tile);
+  const int tiles = (tile.rows + kMaxRows - 1) / kMaxRows;
+  return plan_fetch(
+      next, key == Operand::integer,
+      tiles * steps(*tile.key, key, key == Operand::integer ? kIntegerVectors : kMaxVectors, true),
+      tile.rows * kSegmentBlocks,
+      tiles * steps(*tile.value, value, value == Operand::integer ? kIntegerVectors : kMaxVectors, false));
 }
 
 void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegment* next,
              const AttentionState& state) {
   const SeenBlocks seen = seen_blocks(tile, segment);
   if (seen.count == 0) return;
-  const std::byte* const* next_keys = next == nullptr ? nullptr : next->keys;
-  const std::byte* const* next_values = next == nullptr ? nullptr : next->values;
-  compute_scores(tile, segment, next_keys, seen);
-  float keep[kTileRows], take[kTileRows];
   const Operand operand = value_operand(tile);
+  Fetch fetch = plan_tile_fetch(tile, next);
+  compute_scores(tile, segment, fetch, seen);
+  RowNumbers row_max(tile.rows), row_sum(tile.rows), factors_of_old(tile.rows), factors_of_new(tile.rows);
+  float *const keep = factors_of_old.at, *const take = factors_of_new.at;
   for (int m = 0; m < tile.rows; ++m) {
-    float row_max, row_sum;
-    softmax_row(tile, segment, seen, m, row_max, row_sum);
-    merge_factors(row_max, state.max[m], keep[m], take[m]);
-    state.sum[m] = merged(state.sum[m], keep[m], row_sum, take[m]);
+    softmax_row(tile, segment, seen, m, fetch, row_max.at[m], row_sum.at[m]);
     tile.scratch.bias[m] = 0.0f;
     if (operand == Operand::dot)
       pack_bf16(tile.scratch.scores + m * kSegmentKeys, seen,
                 reinterpret_cast<uint16_t*>(tile.scratch.weights) + m * kSegmentKeys);
   }
-  if (operand == Operand::integer) return weigh_integers(tile, segment, next_values, seen, keep, take, state);
-  if (!tile.value->plain()) return weigh_codes(tile, segment, next_values, seen, keep, take, state);
+  merge_factors(tile.rows, row_max.at, row_sum.at, state, keep, take);
+  if (operand == Operand::integer) return weigh_integers(tile, segment, fetch, seen, keep, take, state);
+  if (!tile.value->plain()) return weigh_codes(tile, segment, fetch, seen, keep, take, state);
   if (tile.tokens == 1 || values_finite(tile, segment, seen))
-    return weigh_plain(tile, segment, next_values, seen, 0, tile.rows, 0, tile.tokens, keep, take, state);
+    return weigh_plain(tile, segment, fetch, seen, 0, tile.rows, 0, tile.tokens, keep, take, state);
   for (int begin = 0; begin < tile.rows;) {
     int end = begin;
     const int token = tile.row_token[begin];
     while (end < tile.rows && tile.row_token[end] == token) ++end;
-    weigh_plain(tile, segment, nullptr, seen, begin, end, token, token + 1, keep, take, state);
+    weigh_plain(tile, segment, fetch, seen, begin, end, token, token + 1, keep, take, state);
     begin = end;
   }
 }
 
 void merge(const AttentionTile& tile, const AttentionState& part, const AttentionState& state) {
+  RowNumbers part_max(tile.rows, part.max), part_sum(tile.rows, part.sum), keep(tile.rows), take(tile.rows);
+  merge_factors(tile.rows, part_max.at, part_sum.at, state, keep.at, take.at);
   for (int m = 0; m < tile.rows; ++m) {
-    float keep, take;
-    merge_factors(part.max[m], state.max[m], keep, take);
-    state.sum[m] = hn::GetLane(
-        hn::MulAdd(hn::Set(D(), state.sum[m]), hn::Set(D(), keep), hn::Set(D(), part.sum[m] * take)));
     float* out = state.out + static_cast<size_t>(m) * tile.out_stride;
     const float* from = part.out + static_cast<size_t>(m) * tile.out_stride;
-    const V16 k = set(keep), t = set(take);
+    const V16 k = set(keep.at[m]), t = set(take.at[m]);
     for (size_t i = 0; i < tile.out_stride; i += 16)
       store(fma(load(out + i), k, mul(load(from + i), t)), out + i);
   }

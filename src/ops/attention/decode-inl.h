@@ -36,7 +36,16 @@ void halves_to_floats(const std::byte* in, int count, float* out) {
     out[i] = half_to_float(bits);
   }
 }
-V16 load_scale(const std::byte* in, Dtype type) {
+HWY_INLINE V16 load_scale(const std::byte* in, Dtype type) {
+#if defined(__AVX512F__)
+  V16 wide;
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in));
+  wide.part[0].raw = type == Dtype::f16 ? _mm512_cvtph_ps(halves)
+                     : type == Dtype::bf16
+                         ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))
+                         : _mm512_loadu_ps(reinterpret_cast<const float*>(in));
+  return wide;
+#endif
   float out[16];
   if (type == Dtype::f32) {
     memcpy(out, in, sizeof(out));

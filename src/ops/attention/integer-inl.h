@@ -103,7 +103,8 @@ void quantize_weights(const AttentionTile& tile, const SeenBlocks& seen, const f
                       const float* offsets, int m, float& factor, int32_t& center) {
   const float* p = tile.scratch.scores + m * kSegmentKeys;
   std::byte* row = tile.scratch.weights + m * kSegmentKeys * 2;
-  float scaled[kSegmentKeys];
+  alignas(64) float scaled[kSegmentKeys];
+  if (seen.count != kSegmentBlocks) memset(scaled, 0, sizeof(scaled));
   __m512 top = _mm512_setzero_ps(), bias = _mm512_setzero_ps();
   for (int i = 0; i < seen.count; ++i) {
     const int column = seen.at[i].block * kBlockTokens;
@@ -114,17 +115,32 @@ void quantize_weights(const AttentionTile& tile, const SeenBlocks& seen, const f
     if (offsets != nullptr)
       bias = _mm512_mask3_fmadd_ps(weight, _mm512_loadu_ps(offsets + column), bias, some);
     top = _mm512_max_ps(top, _mm512_abs_ps(x));
-    _mm512_storeu_ps(scaled + column, x);
+    _mm512_store_ps(scaled + column, x);
   }
   const float largest = _mm512_reduce_max_ps(top);
   const bool some = largest > kIntegerFloor && largest < 1e30f;
   const __m512 inverse = _mm512_set1_ps(some ? kIntegerTop / largest : 0.0f);
   factor = some ? largest / kIntegerTop : 0.0f;
+  // Four vectors at a time become two of bytes, as in store_integers: with t = x + 128, the upper byte is t
+  // >> 8 and the lower one (t & 255) - 128. Packing works within lanes of 128 bits; one permutation puts them
+  // right.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   __m512i sum = _mm512_setzero_si512();
-  for (int i = 0; i < seen.count; ++i) {
-    const int column = seen.at[i].block * kBlockTokens;
-    sum = _mm512_add_epi32(
-        sum, store_integers(_mm512_loadu_ps(scaled + column), inverse, row + column, kSegmentKeys));
+  _Pragma("GCC unroll 4") for (int column = 0; column < kSegmentKeys; column += 64) {
+    __m512i t[4];
+    _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) {
+      t[j] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(scaled + column + j * 16), inverse));
+      sum = _mm512_add_epi32(sum, t[j]);
+      t[j] = _mm512_add_epi32(t[j], _mm512_set1_epi32(128));
+    }
+    const __m512i first = _mm512_packs_epi32(t[0], t[1]), second = _mm512_packs_epi32(t[2], t[3]);
+    const __m512i upper = _mm512_packs_epi16(_mm512_srai_epi16(first, 8), _mm512_srai_epi16(second, 8));
+    const __m512i low = _mm512_set1_epi16(255);
+    const __m512i lower =
+        _mm512_xor_si512(_mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low)),
+                         _mm512_set1_epi8(-128));
+    _mm512_storeu_si512(row + column, _mm512_permutexvar_epi32(order, upper));
+    _mm512_storeu_si512(row + column + kSegmentKeys, _mm512_permutexvar_epi32(order, lower));
   }
   center = tile.value_table->looks_up ? 128 * _mm512_reduce_add_epi32(sum) : 0;
   V16 lanes;
@@ -174,22 +190,25 @@ void integer_scores(const ScoreTask& t) {
   const std::byte* right[NR];
   _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) right[n] = t.keys[n];
   const std::byte* left = t.queries;
-  _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n)
-      store(set(0.0f), t.scores + m * kSegmentKeys + t.columns[n]);
   for (int g = 0; g < t.groups; ++g) {
     IntegerSums<MR, NR> sums;
     sums.clear();
+    FetchCursor ahead(*t.fetch);
+    const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k, left += 4) {
       sums.step(left, t.query_stride, t.low_bytes, right);
+      ahead.lines(lines);
       _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
+    ahead.done(*t.fetch);
     _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
       const float query_sum =
           t.query_sums[static_cast<size_t>(m) * t.query_sum_stride + static_cast<size_t>(g)];
       const int32_t center = t.centered ? static_cast<int32_t>(query_sum) * 128 : 0;
       _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) {
         float* out = t.scores + m * kSegmentKeys + t.columns[n];
-        V16 s = fma(sums.sum(m, n, center), load(t.scales + g * kSegmentKeys + t.columns[n]), load(out));
+        V16 s = fma(sums.sum(m, n, center), load(t.scales + g * kSegmentKeys + t.columns[n]),
+                    g == 0 ? set(0.0f) : load(out));
         if (t.offsets != nullptr)
           s = fma(set(query_sum), load(t.offsets + g * kSegmentKeys + t.columns[n]), s);
         store(s, out);
@@ -205,11 +224,15 @@ void integer_values(const ValueTask& t) {
   for (int b = 0; b < t.blocks; ++b) {
     const std::byte* left = t.weights + t.columns[b];
     const std::byte* right[2] = {t.values[b], t.values[b] + 256};
+    FetchCursor ahead(*t.fetch);
+    const int lines = t.fetch->value_lines;
     _Pragma("GCC unroll 4") for (int k = 0; k < kBlockTokens / 4; ++k, left += 4) {
       sums.step(left, t.weight_stride, kSegmentKeys, right);
+      ahead.lines(lines);
       right[0] += 64;
       right[1] += 64;
     }
+    ahead.done(*t.fetch);
   }
   _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
     const V16 factor = set(t.factors[m]), bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);

@@ -88,12 +88,12 @@ constexpr size_t left_step(Operand operand) {
 // -----------------------------------------------------------------------------------------------------------
 
 struct ScoreTask {
-  const std::byte* queries;   // row 0
-  size_t query_stride;        // bytes
-  const std::byte* keys[4];   // blocks
-  const std::byte* ahead[4];  // as far as keys, of a later segment: to be fetched
-  int columns[4];             // first column of each block's scores
-  int group_steps;            // steps of one scale group (plain: all)
+  const std::byte* queries;  // row 0
+  size_t query_stride;       // bytes
+  const std::byte* keys[4];  // blocks
+  Fetch* fetch;              // what the steps bring from memory meanwhile
+  int columns[4];            // first column of each block's scores
+  int group_steps;           // steps of one scale group (plain: all)
   int groups;
   const float* scales;   // [groups][256], null: plain
   const float* offsets;  // null: none
@@ -107,35 +107,35 @@ struct ScoreTask {
 template <Operand kOperand, int MR, int NR>
 void score_block(const ScoreTask& t) {
   const std::byte* right[NR];
-  const std::byte* ahead[NR];
-  _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-    right[n] = t.keys[n];
-    ahead[n] = t.ahead[n];
-  }
+  _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.keys[n];
   const std::byte* left = t.queries;
   Accumulators<MR, NR> acc;
   if (t.scales == nullptr) {
     acc.clear();
+    FetchCursor ahead(*t.fetch);
+    const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k) {
       acc.template step<kOperand>(left, t.query_stride, right);
       left += left_step(kOperand);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-        __builtin_prefetch(ahead[n], 0, 2);
-        right[n] += 64;
-        ahead[n] += 64;
-      }
+      ahead.lines(lines);
+      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
+    ahead.done(*t.fetch);
     for (int m = 0; m < MR; ++m)
       for (int n = 0; n < NR; ++n) store(acc.at[m][n], t.scores + m * kSegmentKeys + t.columns[n]);
     return;
   }
   for (int g = 0; g < t.groups; ++g) {
     acc.clear();
+    FetchCursor ahead(*t.fetch);
+    const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k) {
       acc.template step<kOperand>(left, t.query_stride, right);
       left += left_step(kOperand);
+      ahead.lines(lines);
       _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
+    ahead.done(*t.fetch);
     const float* scales = t.scales + g * kSegmentKeys;
     _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m)
         _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
@@ -158,7 +158,7 @@ struct ValueTask {
   size_t weight_stride;      // bytes
   int blocks;
   const std::byte* values[kSegmentBlocks];  // first channel of the tile
-  const std::byte* ahead[kSegmentBlocks];   // of a later segment, to be fetched
+  Fetch* fetch;                             // what the steps bring from memory meanwhile
   size_t steps[kSegmentBlocks];             // bytes from one step (pair of keys, or key) to the next
   int columns[kSegmentBlocks];              // first column of each block's weights
   const float* bias;                        // [rows]
@@ -179,17 +179,16 @@ void value_block(const ValueTask& t) {
   for (int b = 0; b < t.blocks; ++b) {
     const std::byte* left = t.weights + static_cast<size_t>(t.columns[b]) * kColumn;
     const std::byte* right[NR];
-    const std::byte* ahead = t.ahead[b];
+    FetchCursor ahead(*t.fetch);
+    const int lines = t.fetch->value_lines;
     _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.values[b] + n * 64;
     for (int k = 0; k < kSteps; ++k) {
       acc.template step<kOperand>(left, t.weight_stride, right);
       left += left_step(kOperand);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-        __builtin_prefetch(ahead + n * 64, 0, 2);
-        right[n] += t.steps[b];
-      }
-      ahead += t.steps[b];
+      ahead.lines(lines);
+      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += t.steps[b];
     }
+    ahead.done(*t.fetch);
   }
   _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
     const V16 bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);
