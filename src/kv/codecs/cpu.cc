@@ -49,21 +49,32 @@ inline int clamped(float v, float low, float high) {
   v = v > low ? v : low;
   return static_cast<int>(v < high ? v : high);
 }
-inline float low_of(const float* x, int n) {
-  float low = x[0];
+// Least and largest of n values (a multiple of 16), as a scan from the first one finds them: NaN is passed
+// over unless it comes first, and of zeros of both signs the first one counts.
+inline void range_of(const float* x, int n, float& low, float& high) {
+  float lows[16], highs[16];
+  for (int i = 0; i < 16; ++i) lows[i] = highs[i] = x[0];
+  for (int at = 0; at < n; at += 16) {
+    for (int i = 0; i < 16; ++i) lows[i] = x[at + i] < lows[i] ? x[at + i] : lows[i];
+    for (int i = 0; i < 16; ++i) highs[i] = x[at + i] > highs[i] ? x[at + i] : highs[i];
+  }
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lows[i] = lows[i + width] < lows[i] ? lows[i + width] : lows[i];
+    for (int i = 0; i < width; ++i) highs[i] = highs[i + width] > highs[i] ? highs[i + width] : highs[i];
+  }
+  low = lows[0];
+  high = highs[0];
+  if (low != 0.0f && high != 0.0f) return;
+  low = high = x[0];
   for (int i = 1; i < n; ++i) low = x[i] < low ? x[i] : low;
-  return low;
-}
-inline float high_of(const float* x, int n) {
-  float high = x[0];
   for (int i = 1; i < n; ++i) high = x[i] > high ? x[i] : high;
-  return high;
 }
 
 void encode_affine(const PlaneFormat& f, const float* x, TokenCodes& out) {
   const float top = static_cast<float>((1 << f.codec.bits) - 1);
   for (int g = 0; g < f.groups; ++g, x += f.group) {
-    const float lo = low_of(x, f.group), hi = high_of(x, f.group);
+    float lo, hi;
+    range_of(x, f.group, lo, hi);
     const bool low_end = fabsf(lo) > fabsf(hi);
     float s = (hi - lo) / top;
     s = s > 1e-7f ? s : 1e-7f;
@@ -93,7 +104,8 @@ void encode_turbo_key(const PlaneFormat& f, const float* x, TokenCodes& out) {
   const float bottom = is_signed ? -127.0f : 0.0f;
   for (int g = 0; g < f.groups; ++g, x += 32) {
     uint8_t* codes = out.codes + g * 32;
-    const float lo = low_of(x, 32), hi = high_of(x, 32);
+    float lo, hi;
+    range_of(x, 32, lo, hi);
     float s = (hi - lo) / (is_signed ? 254.0f : top);
     const float d = s + 1e-8f;
     float z = is_signed ? rintf((hi + lo) / (2.0f * d)) : rintf(lo / d);
@@ -127,8 +139,16 @@ void encode_rotated(const PlaneFormat& f, const float* x, TokenCodes& out) {
     const float d = r + 1e-8f;
     for (int i = 0; i < 32; ++i) v[i] = v[i] / d;
     uint8_t* codes = out.codes + g * 32;
-    for (int i = 0; i < 32; ++i) {
-      int code = 0;  // number of boundaries below v[i]: they ascend
+    if (book.size <= 32) {  // a count of boundaries below the value, for all of them at once
+      int32_t counts[32] = {};
+      for (int b = 0; b < book.size - 1; ++b) {
+        const float boundary = float_of(book.boundaries[b]);
+        for (int i = 0; i < 32; ++i) counts[i] += v[i] > boundary ? 1 : 0;
+      }
+      for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(counts[i]);
+    }
+    for (int i = 0; i < 32 && book.size > 32; ++i) {
+      int code = 0;  // the same by bisection: they ascend
       for (int step = book.size / 2; step > 0; step /= 2) {
         if (v[i] > float_of(book.boundaries[code + step - 1])) code += step;
       }
