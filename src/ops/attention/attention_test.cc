@@ -482,63 +482,100 @@ TEST(Attention, BitsDoNotDependOnTheChunk) {
 }
 
 TEST(Attention, BitsDoNotDependOnPageSizeOrThreads) {
-  for (Case c : invariance_cases()) {
-    const int tokens = 700;
-    const Inputs inputs = make_inputs(c, tokens, 4);
-    const std::vector<float> whole = run_alone(c, inputs, tokens, tokens);
-    for (int page_tokens : {16, 32, 256}) {
-      c.page_tokens = page_tokens;
-      EXPECT_THAT(run_alone(c, inputs, tokens, 300), BitsEqual(whole)) << page_tokens;
-    }
-    for (int threads : {2, 3, 5}) {
-      c.threads = threads;
-      EXPECT_THAT(run_alone(c, inputs, tokens, tokens), BitsEqual(whole)) << threads;
-      EXPECT_THAT(run_alone(c, inputs, tokens, 19), BitsEqual(whole)) << threads;
+  for (IsaLevel isa : levels()) {
+    for (Case c : invariance_cases()) {
+      c.isa = isa;
+      SCOPED_TRACE(std::string(name(isa)));
+      const int tokens = isa == best_isa_level() ? 700 : 350;
+      const Inputs inputs = make_inputs(c, tokens, 4);
+      const std::vector<float> whole = run_alone(c, inputs, tokens, tokens);
+      for (int page_tokens : {16, 32, 256}) {
+        c.page_tokens = page_tokens;
+        EXPECT_THAT(run_alone(c, inputs, tokens, 300), BitsEqual(whole)) << page_tokens;
+      }
+      for (int threads : {2, 3, 5}) {
+        c.threads = threads;
+        EXPECT_THAT(run_alone(c, inputs, tokens, tokens), BitsEqual(whole)) << threads;
+        EXPECT_THAT(run_alone(c, inputs, tokens, 19), BitsEqual(whole)) << threads;
+      }
     }
   }
 }
 
 TEST(Attention, BitsDoNotDependOnTheBatch) {
-  for (Case c : invariance_cases()) {
-    c.threads = 2;
-    const int tokens = 290;
-    std::vector<Inputs> inputs;
-    std::vector<std::vector<float>> alone;
-    for (unsigned r = 0; r < 5; ++r) {
-      inputs.push_back(make_inputs(c, tokens, 40 + r));
-      alone.push_back(run_alone(c, inputs.back(), tokens, tokens));
+  for (IsaLevel isa : levels()) {
+    for (Case c : invariance_cases()) {
+      c.isa = isa;
+      SCOPED_TRACE(std::string(name(isa)));
+      c.threads = 2;
+      const int tokens = 290;
+      std::vector<Inputs> inputs;
+      std::vector<std::vector<float>> alone;
+      for (unsigned r = 0; r < 5; ++r) {
+        inputs.push_back(make_inputs(c, tokens, 40 + r));
+        alone.push_back(run_alone(c, inputs.back(), tokens, tokens));
+      }
+      Harness harness(c, 5 * tokens, 5, tokens);
+      std::vector<Pages> pages;
+      for (int r = 0; r < 5; ++r) pages.emplace_back(harness.layout(), tokens);
+      std::vector<std::vector<float>> got(5);
+      std::vector<int> at(5, 0);
+      std::mt19937 random(1);
+      const size_t width = static_cast<size_t>(c.heads * c.dim_v);
+      while (true) {
+        std::vector<Harness::Row> rows;
+        std::vector<size_t> which;
+        for (size_t r = 0; r < 5; ++r) {
+          const int count = std::min(tokens - at[r], std::vector<int>{0, 1, 1, 33, 100}[random() % 5]);
+          if (count == 0) continue;
+          rows.push_back({&inputs[r], &pages[r], at[r], count, tokens});
+          which.push_back(r);
+          at[r] += count;
+        }
+        if (rows.empty()) {
+          if (*std::min_element(at.begin(), at.end()) == tokens) break;
+          continue;
+        }
+        const std::vector<float> out = harness.step(rows);
+        size_t token = 0;
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const auto begin = out.begin() + static_cast<ptrdiff_t>(token * width);
+          got[which[i]].insert(got[which[i]].end(), begin,
+                               begin + static_cast<ptrdiff_t>(static_cast<size_t>(rows[i].count) * width));
+          token += static_cast<size_t>(rows[i].count);
+        }
+      }
+      for (size_t r = 0; r < 5; ++r) EXPECT_THAT(got[r], BitsEqual(alone[r]));
     }
-    Harness harness(c, 5 * tokens, 5, tokens);
-    std::vector<Pages> pages;
-    for (int r = 0; r < 5; ++r) pages.emplace_back(harness.layout(), tokens);
-    std::vector<std::vector<float>> got(5);
-    std::vector<int> at(5, 0);
-    std::mt19937 random(1);
-    const size_t width = static_cast<size_t>(c.heads * c.dim_v);
-    while (true) {
-      std::vector<Harness::Row> rows;
-      std::vector<size_t> which;
-      for (size_t r = 0; r < 5; ++r) {
-        const int count = std::min(tokens - at[r], std::vector<int>{0, 1, 1, 33, 100}[random() % 5]);
-        if (count == 0) continue;
-        rows.push_back({&inputs[r], &pages[r], at[r], count, tokens});
-        which.push_back(r);
-        at[r] += count;
-      }
-      if (rows.empty()) {
-        if (*std::min_element(at.begin(), at.end()) == tokens) break;
-        continue;
-      }
-      const std::vector<float> out = harness.step(rows);
-      size_t token = 0;
-      for (size_t i = 0; i < rows.size(); ++i) {
-        const auto begin = out.begin() + static_cast<ptrdiff_t>(token * width);
-        got[which[i]].insert(got[which[i]].end(), begin,
-                             begin + static_cast<ptrdiff_t>(static_cast<size_t>(rows[i].count) * width));
-        token += static_cast<size_t>(rows[i].count);
+  }
+}
+
+// One KV head and few of them: the split of segments over threads, against one thread, at decode.
+TEST(Attention, DecodeSplitsSegmentsOverThreads) {
+  for (IsaLevel isa : levels()) {
+    for (int kv_heads : {1, 3}) {
+      Case c;
+      c.isa = isa;
+      c.kv_heads = kv_heads;
+      c.heads = 4 * kv_heads;
+      const int tokens = 1500;
+      const Inputs inputs = make_inputs(c, tokens, 8);
+      const auto last = [&](int threads, int window) {
+        Case k = c;
+        k.threads = threads;
+        k.window = window;
+        Harness harness(k, tokens, 1, tokens);
+        Pages pages(harness.layout(), tokens);
+        harness.step({{&inputs, &pages, 0, tokens - 1, tokens}});
+        return harness.step({{&inputs, &pages, tokens - 1, 1, tokens}});
+      };
+      for (int window : {0, 600}) {
+        const std::vector<float> one = last(1, window);
+        for (int threads : {2, 3, 7})
+          EXPECT_THAT(last(threads, window), BitsEqual(one))
+              << name(isa) << " " << kv_heads << " " << threads;
       }
     }
-    for (size_t r = 0; r < 5; ++r) EXPECT_THAT(got[r], BitsEqual(alone[r]));
   }
 }
 
