@@ -28,8 +28,14 @@ bool stays_inside(const std::filesystem::path& folder, const std::filesystem::pa
   if (is_within(real_folder, real_path)) return true;
   // Snapshots may hold folders of their own: look for the snapshots level above.
   for (std::filesystem::path at = real_folder; at.has_relative_path(); at = at.parent_path())
-    if (at.parent_path().filename() == "snapshots")
-      return is_within(at.parent_path().parent_path() / "blobs", real_path);
+    if (at.parent_path().filename() == "snapshots") {
+      const std::filesystem::path repository = at.parent_path().parent_path();
+      // Newer caches share content between repositories: blobs/<digest> is then a link to
+      // <hub>/blobs/<xx>/<hash>.
+      return is_within(repository / "blobs", real_path) ||
+             (repository.filename().string().starts_with("models--") &&
+              is_within(repository.parent_path() / "blobs", real_path));
+    }
   return false;
 }
 

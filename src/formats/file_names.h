@@ -10,7 +10,8 @@ namespace kvasir::formats {
 bool is_plain_file_name(std::string_view name);
 
 // False when `path`, after following links, lies outside `folder`, except in the blobs of a Hugging Face
-// cache whose snapshot `folder` is (.../snapshots/<revision> and .../blobs).
+// cache whose snapshot `folder` is (.../snapshots/<revision> and .../blobs), or in that cache's blobs shared
+// by all repositories (<hub>/models--.../snapshots/<revision> and <hub>/blobs).
 bool stays_inside(const std::filesystem::path& folder, const std::filesystem::path& path);
 
 }  // namespace kvasir::formats

@@ -304,6 +304,20 @@ TEST_F(SafetensorsTest, LinksOutOfTheFolder) {
   }
   EXPECT_EQ(SafetensorsModel::open_folder(snapshot).tensors().size(), 1u);
   EXPECT_THROW(SafetensorsModel::open_folder(plain), Error);
+
+  // Content that the repositories of one cache share; a folder of another name has no such share.
+  for (const char* repository : {"models--org--name", "other"}) {
+    const fs::path inside = folder_ / repository / "snapshots" / "abc";
+    fs::create_directories(inside);
+    fs::create_directories(folder_ / repository / "blobs");
+    fs::create_symlink("../../blobs/1234", folder_ / repository / "blobs" / "5678");
+    fs::create_symlink("../../blobs/5678", inside / "s.safetensors");
+    std::ofstream(inside / "model.safetensors.index.json") << R"({"weight_map":{"a":"s.safetensors"}})";
+  }
+  EXPECT_EQ(
+      SafetensorsModel::open_folder(folder_ / "models--org--name" / "snapshots" / "abc").tensors().size(),
+      1u);
+  EXPECT_THROW(SafetensorsModel::open_folder(folder_ / "other" / "snapshots" / "abc"), Error);
 }
 
 TEST(FileNames, PlainNames) {

@@ -1,0 +1,581 @@
+#include "hub/download.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "base/error.h"
+#include "hub/blob_writer.h"
+#include "hub/headers.h"
+
+namespace kvasir::hub {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kDiskReserve = uint64_t{64} << 20;
+constexpr size_t kDrainBytes = size_t{1} << 20;  // the foremost part goes to disk in steps of this
+constexpr int kRestarts = 2;                     // of one file, because the server changed its mind
+
+bool is_regular(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+// One blob and where its parts stand. Everything but `writer` is guarded by Downloader::mutex_; `writer` by
+// writing.
+struct Blob {
+  enum class State : uint8_t { waiting, opening, open, done };
+
+  RemoteFile file;
+  std::vector<std::string> paths;  // of the snapshot: equal content has several
+  uint64_t wanted = 0;             // bytes from the beginning
+  bool whole = true;
+
+  State state = State::waiting;
+  Clock::time_point try_again{};  // when another process holds the lock
+  FileLock lock;
+  std::mutex writing;
+  std::unique_ptr<BlobWriter> writer;
+  std::map<uint64_t, std::vector<std::byte>>
+      ahead;                        // parts that wait for those before them; guarded by writing
+  uint64_t next = 0;                // first byte that no connection has been given
+  int active = 0;                   // connections at work on it
+  bool probed = false;              // a response has come: parts may be fetched at once
+  bool one_stream = false;          // the server ignores ranges
+  std::atomic<int> generation = 0;  // of restarts: older parts are thrown away
+  int restarts = 0;
+  int bad_digests = 0;
+  std::string url;        // the way behind the redirects; empty: ask the hub
+  std::string validator;  // entity tag of whoever sends the bytes
+
+  uint64_t written() { return writer == nullptr ? 0 : writer->written(); }
+};
+
+struct Part {
+  Blob* blob = nullptr;
+  uint64_t begin = 0, end = 0;
+  int generation = 0;
+  bool one_stream = false;
+};
+
+// Thrown inside a transfer when the blob has to be begun anew or the part is no longer wanted.
+enum class Verdict : uint8_t { go_on, obsolete, ranges_ignored, changed };
+
+class Downloader {
+ public:
+  Downloader(HubClient& client, const HubCache& cache, const Listing& listing,
+             const std::vector<DownloadItem>& items, const DownloadOptions& options);
+  DownloadOutcome run();
+
+ private:
+  bool stopping() const { return failed_.load() || client_.cancelled(); }
+  void work();
+  bool take_work(std::unique_lock<std::mutex>& held, HttpClient& http);
+  bool next_part(Blob& blob, Part* part);
+  void open(std::unique_lock<std::mutex>& held, Blob& blob);
+  void transfer(HttpClient& http, const Part& part);
+  Verdict check_response(const HttpResponse& response, const Part& part, uint64_t at, bool direct);
+  void drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes, bool complete);
+  void restart(Blob& blob, const std::string& why);
+  void finish(std::unique_lock<std::mutex>& held, Blob& blob);
+  void complete(Blob& blob);
+  void add_progress(int64_t bytes);
+  void pause_all(double seconds);
+
+  HubClient& client_;
+  const HubCache& cache_;
+  const Listing& listing_;
+  const DownloadOptions& options_;
+  std::string origin_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Blob>> blobs_;
+  int open_blobs_ = 0;
+  bool told_of_waiting_ = false;
+  Clock::time_point paused_until_{};
+  std::atomic<bool> failed_ = false;
+  std::exception_ptr error_;
+  std::mutex progress_mutex_;
+  int64_t done_ = 0;
+  uint64_t total_ = 0;
+  DownloadOutcome outcome_;
+};
+
+Downloader::Downloader(HubClient& client, const HubCache& cache, const Listing& listing,
+                       const std::vector<DownloadItem>& items, const DownloadOptions& options)
+    : client_(client),
+      cache_(cache),
+      listing_(listing),
+      options_(options),
+      origin_(origin_of(client.settings().endpoint)) {
+  KVASIR_CHECK(options.connections >= 1 && options.part_bytes >= 1);
+  std::map<std::string, Blob*> by_digest;
+  for (const DownloadItem& item : items) {
+    KVASIR_CHECK(is_digest(item.file.digest));
+    Blob*& blob = by_digest[item.file.digest];
+    if (blob == nullptr) {
+      blobs_.push_back(std::make_unique<Blob>());
+      blob = blobs_.back().get();
+      blob->file = item.file;
+      blob->wanted = std::min(item.file.size, item.first_bytes);
+      blob->whole = blob->wanted == item.file.size && item.first_bytes == UINT64_MAX;
+      total_ += blob->wanted;
+    } else if (blob->file.size != item.file.size) {
+      throw_error(ErrorCode::corrupt_file, "{}: one digest with two sizes in the listing: {}", listing.repo,
+                  printable(item.file.path));
+    }
+    if (blob->whole) blob->paths.push_back(item.file.path);
+  }
+}
+
+void Downloader::add_progress(int64_t bytes) {
+  const std::lock_guard guard(progress_mutex_);
+  done_ += bytes;
+  if (options_.progress) options_.progress({static_cast<uint64_t>(std::max<int64_t>(0, done_)), total_});
+}
+
+void Downloader::pause_all(double seconds) {
+  const std::lock_guard guard(mutex_);
+  paused_until_ = std::max(paused_until_, Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                             std::chrono::duration<double>(seconds)));
+}
+
+DownloadOutcome Downloader::run() {
+  make_folder(cache_.repo_folder(listing_.repo) / "blobs");
+  make_folder(cache_.lock_file(listing_.repo, "x").parent_path());
+  uint64_t parts = 0;
+  for (const auto& blob : blobs_) parts += blob->wanted / options_.part_bytes + 1;
+  const auto count =
+      static_cast<size_t>(std::min<uint64_t>(parts, static_cast<uint64_t>(options_.connections)));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+  for (std::thread& thread : threads) thread.join();
+  if (error_) std::rethrow_exception(error_);
+  if (client_.cancelled())
+    throw_error(ErrorCode::cancelled, "interrupted: run the same command again to go on where it stopped");
+  return outcome_;
+}
+
+void Downloader::work() {
+  HttpClient http(client_.settings().timeout, [this] { return stopping(); });
+  std::unique_lock held(mutex_);
+  try {
+    while (!stopping()) {
+      if (std::all_of(blobs_.begin(), blobs_.end(),
+                      [](const auto& b) { return b->state == Blob::State::done; }))
+        break;
+      if (Clock::now() < paused_until_ || !take_work(held, http))
+        changed_.wait_for(held, std::chrono::milliseconds(50));
+    }
+  } catch (...) {
+    if (!held.owns_lock()) held.lock();
+    if (!error_) error_ = std::current_exception();
+    failed_ = true;
+  }
+  changed_.notify_all();
+}
+
+// One piece of work: a part of an open blob, or the opening of another. Called and returns with the lock
+// held.
+bool Downloader::take_work(std::unique_lock<std::mutex>& held, HttpClient& http) {
+  for (const auto& blob : blobs_) {
+    Part part;
+    if (blob->state != Blob::State::open || !next_part(*blob, &part)) continue;
+    ++blob->active;
+    held.unlock();
+    transfer(http, part);
+    held.lock();
+    --blob->active;
+    finish(held, *blob);
+    changed_.notify_all();
+    return true;
+  }
+  if (open_blobs_ >= options_.connections) return false;
+  for (const auto& blob : blobs_) {
+    if (blob->state != Blob::State::waiting || Clock::now() < blob->try_again) continue;
+    ++open_blobs_;
+    open(held, *blob);
+    finish(held, *blob);
+    changed_.notify_all();
+    return true;
+  }
+  return false;
+}
+
+bool Downloader::next_part(Blob& blob, Part* part) {
+  if (blob.next >= blob.wanted || (!blob.probed && blob.active > 0)) return false;
+  if (blob.one_stream) {
+    if (blob.active > 0) return false;
+    *part = {&blob, blob.next, blob.wanted, blob.generation, true};
+  } else {
+    // What waits in memory for the foremost part is bounded.
+    const uint64_t window = options_.part_bytes * (static_cast<uint64_t>(options_.connections) + 1);
+    uint64_t written = 0;
+    {
+      const std::lock_guard guard(blob.writing);
+      written = blob.written();
+    }
+    if (blob.next >= written + window) return false;
+    *part = {&blob, blob.next, std::min(blob.wanted, blob.next + options_.part_bytes), blob.generation,
+             false};
+  }
+  blob.next = part->end;
+  return true;
+}
+
+void Downloader::open(std::unique_lock<std::mutex>& held, Blob& blob) {
+  const std::string& repo = listing_.repo;
+  blob.state = Blob::State::opening;
+  held.unlock();
+  const fs::path final_path = cache_.blob(repo, blob.file.digest);
+  const bool had_lock = blob.lock.held() || blob.lock.try_acquire(cache_.lock_file(repo, blob.file.digest));
+  bool present = false;
+  if (had_lock) {
+    present = is_regular(final_path) && size_of(final_path) == blob.file.size;
+    if (!present) {
+      std::error_code ignored;
+      fs::remove(final_path, ignored);  // a link to nothing, or content of another length: no blob
+      uint64_t counted = 0;
+      blob.writer = std::make_unique<BlobWriter>(cache_.incomplete(repo, blob.file.digest), blob.file.digest,
+                                                 blob.file.size, [&](uint64_t done) {
+                                                   const uint64_t use = std::min(done, blob.wanted);
+                                                   add_progress(static_cast<int64_t>(use - counted));
+                                                   counted = use;
+                                                   return !stopping();
+                                                 });
+    }
+  }
+  held.lock();
+  if (!had_lock) {
+    --open_blobs_;
+    blob.state = Blob::State::waiting;
+    blob.try_again = Clock::now() + std::chrono::milliseconds(200);
+    if (!told_of_waiting_)
+      client_.note(fmt::format("waiting for another process that is fetching {}", blob.file.path));
+    told_of_waiting_ = true;
+    return;
+  }
+  if (present) {
+    outcome_.reused_bytes += blob.wanted;
+    complete(blob);
+    held.unlock();
+    add_progress(static_cast<int64_t>(blob.wanted));
+    held.lock();
+    return;
+  }
+  blob.state = Blob::State::open;
+  blob.next = blob.written();
+  outcome_.reused_bytes += std::min(blob.next, blob.wanted);
+}
+
+// With the lock held: whether a response may be used for a part, and what it tells of the blob.
+Verdict Downloader::check_response(const HttpResponse& response, const Part& part, uint64_t at, bool direct) {
+  Blob& blob = *part.blob;
+  const std::lock_guard guard(mutex_);
+  if (blob.generation != part.generation) return Verdict::obsolete;
+  const std::string what = fmt::format("{}/{}", listing_.repo, blob.file.path);
+
+  // What the hub itself says of the file must agree with its listing.
+  const auto hub_value = [&](const char* name) -> const std::string* {
+    const auto found = response.hub_headers.find(name);
+    return found == response.hub_headers.end() ? nullptr : &found->second;
+  };
+  const bool from_hub = origin_of(response.url) == origin_;
+  if (!direct || from_hub) {
+    const std::string* etag = hub_value("x-linked-etag");
+    if (etag == nullptr && from_hub) etag = hub_value("etag");
+    const std::string digest = etag == nullptr ? std::string() : bare_etag(*etag);
+    if (is_digest(digest) && digest.size() == blob.file.digest.size() && digest != blob.file.digest)
+      throw_error(ErrorCode::corrupt_file, "{}: the hub lists {} and serves {}: run the command again", what,
+                  blob.file.digest, digest);
+    const std::string* commit = hub_value("x-repo-commit");
+    if (commit != nullptr && is_digest(*commit) && *commit != listing_.commit)
+      throw_error(ErrorCode::corrupt_file, "{}: asked for commit {}, the hub serves {}", what,
+                  listing_.commit, *commit);
+    const std::string* linked = hub_value("x-linked-size");
+    if (linked != nullptr && parse_length(*linked) != blob.file.size)
+      throw_error(ErrorCode::corrupt_file, "{}: the hub lists {} bytes and serves {}", what, blob.file.size,
+                  printable(*linked));
+  }
+  // Parts of two different contents must never be joined.
+  if (const std::string* etag = response.header("etag")) {
+    if (!blob.validator.empty() && blob.validator != *etag) return Verdict::changed;
+    blob.validator = *etag;
+  }
+  if (response.status == 206) {
+    const std::string* header = response.header("content-range");
+    const auto range = header == nullptr ? std::nullopt : parse_content_range(*header);
+    if (!range || range->first != at || range->last + 1 > part.end ||
+        (range->total && *range->total != blob.file.size))
+      throw_error(ErrorCode::corrupt_file, "{}: asked for bytes {}-{} of {}, got '{}'", what, at,
+                  part.end - 1, blob.file.size, header == nullptr ? "no Content-Range" : printable(*header));
+  } else {
+    const std::string* header = response.header("content-length");
+    if (header != nullptr && parse_length(*header) != blob.file.size)
+      throw_error(ErrorCode::corrupt_file, "{}: the hub lists {} bytes, and {} has {}", what, blob.file.size,
+                  printable(origin_of(response.url)), printable(*header));
+    // The whole file from its beginning, although a part was asked for.
+    if (!part.one_stream && !(at == 0 && part.end == blob.file.size)) return Verdict::ranges_ignored;
+  }
+  if (response.url != client_.file_url(listing_.repo, listing_.commit, blob.file.path))
+    blob.url = response.url;
+  if (!blob.probed) {
+    blob.probed = true;
+    changed_.notify_all();
+  }
+  return Verdict::go_on;
+}
+
+// Hands received bytes on: to the disk when everything before them is there, else (when the part is complete)
+// to those that wait.
+void Downloader::drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes, bool complete) {
+  Blob& blob = *part.blob;
+  uint64_t count = 0;
+  {
+    const std::lock_guard guard(blob.writing);
+    if (blob.generation != part.generation || blob.writer == nullptr) return;
+    if (blob.writer->written() == begin) {
+      blob.writer->append(*bytes);
+      count += bytes->size();
+      bytes->clear();
+      while (!blob.ahead.empty() && blob.ahead.begin()->first == blob.writer->written()) {
+        blob.writer->append(blob.ahead.begin()->second);
+        count += blob.ahead.begin()->second.size();
+        blob.ahead.erase(blob.ahead.begin());
+      }
+    } else if (complete) {
+      blob.ahead[begin] = std::move(*bytes);
+      bytes->clear();
+    }
+  }
+  if (count == 0) return;
+  add_progress(static_cast<int64_t>(count));
+  changed_.notify_all();
+}
+
+void Downloader::restart(Blob& blob, const std::string& why) {
+  const std::lock_guard guard(mutex_);
+  const std::lock_guard writing(blob.writing);
+  if (++blob.restarts > kRestarts)
+    throw_error(ErrorCode::corrupt_file, "{}/{}: {}, again and again: try later", listing_.repo,
+                blob.file.path, why);
+  client_.note(fmt::format("{}: {}: fetching it anew", blob.file.path, why));
+  ++blob.generation;
+  add_progress(-static_cast<int64_t>(std::min(blob.written(), blob.wanted)));
+  blob.ahead.clear();
+  blob.writer->restart();
+  blob.next = 0;
+  blob.url.clear();
+  blob.validator.clear();
+}
+
+// Fetches one part, with all the attempts that it takes. Called without locks.
+void Downloader::transfer(HttpClient& http, const Part& part) {
+  Blob& blob = *part.blob;
+  const HubSettings& settings = client_.settings();
+  std::vector<std::byte> buffer;
+  uint64_t drained = part.begin;  // everything before is on disk or handed on
+  int attempt = 0;
+  while (!stopping()) {
+    const uint64_t at = drained + buffer.size();
+    if (at >= part.end) break;
+    HttpRequest request;
+    {
+      const std::lock_guard guard(mutex_);
+      if (blob.generation != part.generation) return;
+      request.url = blob.url;
+    }
+    const bool direct = !request.url.empty();
+    if (!direct) request.url = client_.file_url(listing_.repo, listing_.commit, blob.file.path);
+    request.token = settings.token;
+    request.token_origin = origin_;
+    const bool ranged = !part.one_stream && !(at == 0 && part.end == blob.file.size);
+    if (ranged) request.headers.push_back(fmt::format("Range: bytes={}-{}", at, part.end - 1));
+    Verdict verdict = Verdict::go_on;
+    bool too_long = false;
+    // A stream that cannot be asked for a range comes from its beginning: what is there already is passed
+    // over.
+    uint64_t skip = 0;
+    uint64_t received = 0;
+    request.on_response = [&](const HttpResponse& response) {
+      verdict = check_response(response, part, at, direct);
+      skip = response.status == 206 ? 0 : at;
+      return verdict == Verdict::go_on;
+    };
+    request.receive = [&](std::span<const std::byte> bytes) {
+      if (blob.generation != part.generation) return false;
+      received += bytes.size();
+      const uint64_t over = std::min<uint64_t>(skip, bytes.size());
+      skip -= over;
+      bytes = bytes.subspan(over);
+      const uint64_t room = part.end - drained - buffer.size();
+      const bool over_the_end = bytes.size() > room;
+      if (over_the_end) {
+        // The end of a prefix that was wanted is no fault.
+        too_long = part.end == blob.file.size;
+        bytes = bytes.first(room);
+      }
+      buffer.insert(buffer.end(), bytes.begin(), bytes.end());
+      if (buffer.size() >= kDrainBytes) {
+        const uint64_t size = buffer.size();
+        drain(part, drained, &buffer, false);
+        if (buffer.empty()) drained += size;
+      }
+      return !over_the_end;
+    };
+    const HttpResponse response = http.get(request);
+    const uint64_t reached = drained + buffer.size();
+    client_.count_received(received);
+    if (too_long) {
+      restart(blob, fmt::format("the server sends more than the {} bytes listed", blob.file.size));
+      return;
+    }
+    if (reached >= part.end) break;
+    switch (verdict) {
+      case Verdict::obsolete:
+        return;
+      case Verdict::changed:
+        restart(blob, "its entity tag changed on the server");
+        return;
+      case Verdict::ranges_ignored: {
+        const std::lock_guard guard(mutex_);
+        const std::lock_guard writing(blob.writing);
+        if (blob.generation != part.generation) return;
+        ++blob.generation;
+        blob.one_stream = blob.probed = true;
+        blob.ahead.clear();
+        blob.next = blob.written();
+        return;
+      }
+      case Verdict::go_on:
+        break;
+    }
+    if (stopping()) return;
+    if (response.failure == NetworkFailure::none && response.status == 416) {
+      restart(blob, "the server knows no such range");
+      return;
+    }
+    attempt = reached > at ? 1 : attempt + 1;
+    // The signed address behind the hub's redirect has run out, or its host is in trouble: ask the hub again.
+    const bool other_way = direct && response.failure != NetworkFailure::cut;
+    if (direct) {
+      const std::lock_guard guard(mutex_);
+      blob.url.clear();
+    }
+    const bool ended_early = response.failure == NetworkFailure::none && response.status / 100 == 2;
+    if ((!other_way && !ended_early && !is_transient(response)) || attempt > client_.options().retries) {
+      if (ended_early)
+        throw_error(ErrorCode::not_found, "{}/{}: the server ends after {} of {} bytes", listing_.repo,
+                    blob.file.path, reached, blob.file.size);
+      throw_response_error(response, settings, listing_.repo, listing_.revision, blob.file.path);
+    }
+    const double seconds = backoff_seconds(response, attempt);
+    if (seconds > kLongestWait)
+      throw_response_error(response, settings, listing_.repo, listing_.revision, blob.file.path);
+    if (response.failure == NetworkFailure::none && (response.status == 429 || response.status == 503)) {
+      client_.note(
+          fmt::format("{} answers {}: waiting {:.0f} s", origin_of(response.url), response.status, seconds));
+      pause_all(seconds);
+    }
+    if (!wait_seconds(seconds, [this] { return stopping(); })) return;
+  }
+  if (!buffer.empty()) drain(part, drained, &buffer, drained + buffer.size() >= part.end);
+}
+
+// With the lock held: verifies and publishes a blob that has all its bytes.
+void Downloader::finish(std::unique_lock<std::mutex>& held, Blob& blob) {
+  if (blob.state != Blob::State::open || blob.active > 0) return;
+  if (blob.written() < blob.wanted) return;
+  if (!blob.whole) {
+    complete(blob);
+    return;
+  }
+  blob.state = Blob::State::opening;
+  held.unlock();
+  const bool good = blob.writer->finish(cache_.blob(listing_.repo, blob.file.digest));
+  held.lock();
+  if (good) {
+    ++outcome_.files;
+    complete(blob);
+    return;
+  }
+  const char* kind = blob.file.is_large() ? "SHA-256" : "git SHA-1";
+  if (++blob.bad_digests > 1)
+    throw_error(ErrorCode::corrupt_file, "{}/{}: wrong checksum, twice: its {} is not {} (nothing was kept)",
+                listing_.repo, blob.file.path, kind, blob.file.digest);
+  client_.note(fmt::format("{}: wrong checksum: fetching it once more", blob.file.path));
+  add_progress(-static_cast<int64_t>(blob.wanted));
+  ++blob.generation;
+  blob.writer.reset();
+  blob.url.clear();
+  blob.validator.clear();
+  blob.state = Blob::State::waiting;
+  --open_blobs_;
+}
+
+// With the lock held.
+void Downloader::complete(Blob& blob) {
+  for (const std::string& path : blob.paths)
+    cache_.link(listing_.repo, listing_.commit, path, blob.file.digest);
+  blob.writer.reset();
+  blob.lock.release();
+  blob.state = Blob::State::done;
+  --open_blobs_;
+}
+
+}  // namespace
+
+uint64_t missing_bytes(const HubCache& cache, const std::string& repo,
+                       const std::vector<DownloadItem>& items) {
+  uint64_t bytes = 0;
+  std::map<std::string, bool> seen;
+  for (const DownloadItem& item : items) {
+    if (!seen.emplace(item.file.digest, true).second) continue;
+    const uint64_t wanted = std::min(item.file.size, item.first_bytes);
+    const fs::path blob = cache.blob(repo, item.file.digest);
+    if (is_regular(blob) && size_of(blob) == item.file.size) continue;
+    const uint64_t present = size_of(cache.incomplete(repo, item.file.digest));
+    bytes += wanted - std::min(wanted, present);
+  }
+  return bytes;
+}
+
+void check_free_space(const HubCache& cache, uint64_t bytes) {
+  if (bytes == 0) return;
+  fs::path at = cache.root();
+  std::error_code error;
+  while (!fs::exists(at, error) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
+  const fs::space_info space = fs::space(at.empty() ? fs::path(".") : at, error);
+  if (error || space.available >= bytes + std::min(bytes, kDiskReserve)) return;
+  throw_error(
+      ErrorCode::resource_exhausted,
+      "{}: need {:.1f} MB, have {:.1f} MB free: make room, or set HF_HUB_CACHE to a folder on another disk",
+      printable(cache.root().string()), static_cast<double>(bytes) / 1e6,
+      static_cast<double>(space.available) / 1e6);
+}
+
+DownloadOutcome download(HubClient& client, const HubCache& cache, const Listing& listing,
+                         const std::vector<DownloadItem>& items, const DownloadOptions& options) {
+  if (client.settings().offline)
+    throw_error(ErrorCode::not_found, "offline: {} cannot be fetched (HF_HUB_OFFLINE or --offline)",
+                listing.repo);
+  check_free_space(cache, missing_bytes(cache, listing.repo, items));
+  return Downloader(client, cache, listing, items, options).run();
+}
+
+}  // namespace kvasir::hub
