@@ -1,12 +1,16 @@
 // `kvasir version` and `kvasir doctor`: what this build is, what this machine offers, what is missing.
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/memory.h"
 #include "base/topology.h"
 #include "cli/command.h"
+#include "cli/config_file.h"
+#include "cli/defaults.h"
 #include "cli/limits_report.h"
 #include "cli/starter_models.h"
 #include "cli/version.h"
+#include "hub/settings.h"
 
 namespace kvasir::cli {
 namespace {
@@ -46,7 +50,35 @@ int version(bool json) {
   return kExitDone;
 }
 
-int doctor(bool json, bool quick) {
+// The configuration file and the hub's settings: which are in use, and what is wrong with them.
+void report_settings(CLI::App& app, Json* out, Json* problems) {
+  const std::filesystem::path path = config_path();
+  std::error_code ignored;
+  (*out)["config_file"] = path.string();
+  (*out)["config_file_exists"] = std::filesystem::exists(path, ignored);
+  Json values = Json::object();
+  try {
+    const std::vector<ConfigEntry> entries = read_config();
+    check_config(app, entries, path.string());
+    for (const ConfigEntry& entry : entries)
+      values[(entry.section.empty() ? "" : entry.section + ".") + entry.key] =
+          entry.is_list ? Json(entry.values) : Json(entry.values.front());
+  } catch (const Error& error) {
+    problems->push_back(error.what());
+  }
+  (*out)["config"] = values;
+  try {
+    const hub::HubSettings hub = hub::settings_from_environment();
+    (*out)["hub"] = {{"endpoint", hub.endpoint},
+                     {"cache", hub.cache.string()},
+                     {"token_from", hub.token.empty() ? Json() : Json(hub.token_source)},
+                     {"offline", hub.offline}};
+  } catch (const Error& error) {
+    problems->push_back(error.what());
+  }
+}
+
+int doctor(CLI::App& app, bool json, bool quick) {
   const Topology topology = discover_topology();
   Json out = version_json();
   out["processor"] = topology.processor;
@@ -73,6 +105,7 @@ int doctor(bool json, bool quick) {
   if (best_isa_level() == IsaLevel::generic)
     problems.push_back("this processor has none of the fast instruction-set levels");
   if (topology.available_bytes < size_t{1} << 30) problems.push_back("less than 1 GB of memory is available");
+  report_settings(app, &out, &problems);
   out["problems"] = problems;
   if (!quick) out["limits"] = measured_limits(default_threads(topology));
   if (json) {
@@ -94,6 +127,17 @@ int doctor(bool json, bool quick) {
     for (const auto& [key, value] : out["limits"].items())
       std::printf("%-11s %s\n", "measured", (key + " " + value.dump()).c_str());
   std::printf("models      %s\n", models_folder().c_str());
+  if (out.contains("hub"))
+    std::printf("hub         %s, cache %s, %s%s\n", out["hub"]["endpoint"].get<std::string>().c_str(),
+                out["hub"]["cache"].get<std::string>().c_str(),
+                out["hub"]["token_from"].is_null()
+                    ? "no token"
+                    : ("token from " + out["hub"]["token_from"].get<std::string>()).c_str(),
+                out["hub"]["offline"].get<bool>() ? ", offline" : "");
+  std::printf("config      %s%s\n", config_path().c_str(),
+              out["config_file_exists"].get<bool>() ? "" : " (none there)");
+  for (const auto& [key, value] : out["config"].items())
+    std::printf("            %s = %s\n", key.c_str(), value.dump().c_str());
   for (const auto& problem : problems) std::printf("note        %s\n", problem.get<std::string>().c_str());
   return kExitDone;
 }
@@ -114,8 +158,9 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
       app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
   command->add_flag("--json", *json, "Machine-readable output");
   command->add_flag("--quick", *quick, "Measure nothing");
-  command->callback(
-      [json, quick, &invocation] { invocation.work = [json, quick] { return doctor(*json, *quick); }; });
+  command->callback([json, quick, &app, &invocation] {
+    invocation.work = [json, quick, &app] { return doctor(app, *json, *quick); };
+  });
 }
 
 }  // namespace kvasir::cli

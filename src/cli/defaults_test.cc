@@ -1,0 +1,139 @@
+#include "cli/defaults.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+
+namespace kvasir::cli {
+namespace {
+
+// A command line as the verbs make theirs, with the file and the environment that a test sets.
+class DefaultsTest : public testing::Test {
+ protected:
+  DefaultsTest() : path_(testing::TempDir() + "kvasir-config-" + std::to_string(::getpid()) + ".toml") {
+    clear();
+    setenv("KVASIR_CONFIG", path_.c_str(), 1);
+    file("");
+  }
+  ~DefaultsTest() override {
+    clear();
+    unsetenv("KVASIR_CONFIG");
+    std::remove(path_.c_str());
+  }
+  static void clear() {
+    for (const char* name :
+         {"KVASIR_TEMPERATURE", "KVASIR_MODEL", "KVASIR_KV", "KVASIR_QUIET", "KVASIR_STOP"})
+      unsetenv(name);
+  }
+  void file(const std::string& text) { std::ofstream(path_) << text; }
+
+  struct Result {
+    std::string model, kv;
+    double temperature = 1;
+    int threads = 0;
+    bool quiet = false;
+    std::vector<std::string> stop;
+  };
+  static Result parse(const std::vector<std::string>& words) {
+    Result result;
+    CLI::App app{"test", "kvasir"};
+    app.require_subcommand(0, 1);
+    CLI::App* chat = app.add_subcommand("chat", "");
+    chat->add_option("MODEL", result.model, "")->required();
+    CLI::Option_group* group = chat->add_option_group("Loading");
+    group->add_option("--kv", result.kv, "");
+    group->add_option("--threads,-t", result.threads, "")->check(CLI::PositiveNumber);
+    chat->add_option("--temperature,--temp", result.temperature, "");
+    chat->add_option("--stop", result.stop, "");
+    chat->add_flag("--quiet", result.quiet, "");
+    CLI::App* eval = app.add_subcommand("eval", "");
+    CLI::App* logits = eval->add_subcommand("logits", "");
+    logits->add_option("MODEL", result.model, "")->required();
+    logits->add_option("--threads", result.threads, "");
+    parse_with_defaults(app, words);
+    return result;
+  }
+  static std::string error(const std::vector<std::string>& words) {
+    try {
+      (void)parse(words);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  std::string path_;
+};
+
+TEST_F(DefaultsTest, CommandLineThenEnvironmentThenFile) {
+  EXPECT_EQ(parse({"chat", "m"}).temperature, 1);
+  file("temperature = 0.25\n");
+  EXPECT_EQ(parse({"chat", "m"}).temperature, 0.25);
+  file("temperature = 0.25\n[chat]\ntemperature = 0.5\n");
+  EXPECT_EQ(parse({"chat", "m"}).temperature, 0.5);
+  setenv("KVASIR_TEMPERATURE", "0.75", 1);
+  EXPECT_EQ(parse({"chat", "m"}).temperature, 0.75);
+  EXPECT_EQ(parse({"chat", "m", "--temp", "2"}).temperature, 2);
+  EXPECT_EQ(parse({"chat", "--temperature=2", "m"}).temperature, 2);
+}
+
+TEST_F(DefaultsTest, KindsOfFlags) {
+  file("threads = 3\n[chat]\nquiet = true\nstop = [\"a\", \"b c\"]\nkv = \"f16\"\nmodel = \"smol\"\n");
+  const Result result = parse({"chat"});
+  EXPECT_EQ(result.model, "smol");
+  EXPECT_TRUE(result.quiet);
+  EXPECT_EQ(result.stop, (std::vector<std::string>{"a", "b c"}));
+  EXPECT_EQ(result.kv, "f16");
+  EXPECT_EQ(result.threads, 3);
+  EXPECT_EQ(parse({"chat", "other", "--stop", "x"}).model, "other");
+  EXPECT_EQ(parse({"chat", "other", "--stop", "x"}).stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(parse({"chat", "-t", "5", "--", "other"}).threads, 5);
+  EXPECT_EQ(parse({"chat", "--", "other"}).threads, 3);
+  EXPECT_EQ(parse({"eval", "logits", "m"}).threads, 3);
+  file("[chat]\nquiet = false\n[eval.logits]\nthreads = 7\n");
+  EXPECT_FALSE(parse({"chat", "m"}).quiet);
+  EXPECT_EQ(parse({"eval", "logits", "m"}).threads, 7);
+  setenv("KVASIR_MODEL", "env", 1);
+  EXPECT_EQ(parse({"chat"}).model, "env");
+  setenv("KVASIR_QUIET", "true", 1);
+  EXPECT_TRUE(parse({"chat"}).quiet);
+}
+
+TEST_F(DefaultsTest, Refused) {
+  file("temprature = 1\n");
+  EXPECT_NE(error({"chat", "m"}).find("did you mean temperature"), std::string::npos) << error({"chat", "m"});
+  file("[chat]\n\ntemprature = 1\n");
+  EXPECT_NE(error({"chat", "m"}).find(":3: `kvasir chat` has no flag 'temprature': did you mean temperature"),
+            std::string::npos)
+      << error({"chat", "m"});
+  file("[chta]\nthreads = 1\n");
+  EXPECT_NE(error({"chat", "m"}).find("did you mean chat"), std::string::npos) << error({"chat", "m"});
+  file("[eval]\nthreads = 1\n");
+  EXPECT_NE(error({"chat", "m"}), "");
+  file("[chat]\nhelp = true\n");
+  EXPECT_NE(error({"chat", "m"}), "");
+  file("threads = -1\n");
+  EXPECT_NE(error({"chat", "m"}).find(path_), std::string::npos) << error({"chat", "m"});
+  file("threads = [1, 2]\n");
+  EXPECT_NE(error({"chat", "m"}).find("not a list"), std::string::npos) << error({"chat", "m"});
+  file("");
+  setenv("KVASIR_KV", "f16", 1);
+  EXPECT_NE(error({"chat", "m"}).find("KVASIR_KV"), std::string::npos) << error({"chat", "m"});
+  EXPECT_EQ(parse({"chat", "m", "--kv", "f32"}).kv, "f32");
+  setenv("KVASIR_CONFIG", "/no/such/file", 1);
+  EXPECT_NE(error({"chat", "m"}).find("/no/such/file"), std::string::npos);
+}
+
+TEST_F(DefaultsTest, Names) {
+  EXPECT_EQ(environment_name("--kv-page"), "KVASIR_KV_PAGE");
+  EXPECT_EQ(environment_name("temperature"), "KVASIR_TEMPERATURE");
+  EXPECT_TRUE(changes_numerics("activations"));
+  EXPECT_FALSE(changes_numerics("temperature"));
+}
+
+}  // namespace
+}  // namespace kvasir::cli

@@ -1,0 +1,147 @@
+#include "cli/model_names.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "cli/starter_models.h"
+#include "hub/settings.h"
+
+namespace kvasir::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
+// "org/name:tag@rev" -> "name:tag@rev".
+std::string_view last_part(std::string_view name) {
+  const size_t end = name.find_first_of(":@");
+  const size_t slash = name.substr(0, end).rfind('/');
+  return slash == std::string_view::npos ? name : name.substr(slash + 1);
+}
+
+std::string_view without_tag(std::string_view name) {
+  return name.substr(0, name.find(':'));
+}
+
+std::vector<hub::LocalModel> own_models() {
+  std::vector<hub::LocalModel> out = hub::scan_folder(models_folder());
+  for (hub::LocalModel& model : out)
+    for (const StarterModel& starter : starter_models())
+      if (model.path.filename() == starter.file_name) model.name = std::string(starter.short_name);
+  return out;
+}
+
+// A reference to a repository: the cache, then LM Studio.
+std::optional<fs::path> resolve_reference(const hub::ModelReference& reference) {
+  const hub::HubCache cache(hub::settings_from_environment().cache);
+  if (const auto snapshot = cache.find_snapshot(reference.repo, reference.revision)) {
+    const auto models = hub::scan_repository(cache, reference.repo, snapshot->filename().string());
+    if (const hub::LocalModel* model = hub::choose(models, reference)) return model->path;
+  }
+  if (!reference.revision.empty()) return std::nullopt;
+  for (const fs::path& folder : hub::lm_studio_folders()) {
+    std::vector<hub::LocalModel> models;
+    for (hub::LocalModel& model : hub::scan_lm_studio(folder))
+      if (lower(model.repo) == lower(reference.repo)) models.push_back(std::move(model));
+    if (const hub::LocalModel* model = hub::choose(models, reference)) return model->path;
+  }
+  return std::nullopt;
+}
+
+// Names that hold the text somewhere, for messages.
+std::string similar_names(const std::vector<hub::LocalModel>& models, std::string_view text) {
+  const std::string wanted = lower(last_part(without_tag(text)));
+  std::string list;
+  int count = 0;
+  for (const hub::LocalModel& model : models)
+    if (wanted.size() >= 3 && lower(model.name).find(wanted) != std::string::npos && ++count <= 8)
+      list += "\n  " + model.name;
+  return list.empty() ? list : "Here are:" + list;
+}
+
+}  // namespace
+
+std::vector<hub::LocalModel> local_models() {
+  std::vector<hub::LocalModel> out = own_models();
+  const auto add = [&out](std::vector<hub::LocalModel> models) {
+    for (hub::LocalModel& model : models) out.push_back(std::move(model));
+  };
+  add(hub::scan_huggingface(hub::HubCache(hub::settings_from_environment().cache)));
+  for (const fs::path& folder : hub::lm_studio_folders()) add(hub::scan_lm_studio(folder));
+  for (const fs::path& folder : hub::ollama_folders()) add(hub::scan_ollama(folder));
+  return out;
+}
+
+std::vector<const hub::LocalModel*> models_called(const std::vector<hub::LocalModel>& models,
+                                                  std::string_view text) {
+  const std::string wanted = lower(text);
+  std::vector<const hub::LocalModel*> full, partial;
+  for (const hub::LocalModel& model : models) {
+    const std::string name = lower(model.name);
+    // Ollama's tag is "latest" when none is written.
+    if (name == wanted || (model.store == hub::Store::ollama && name == wanted + ":latest"))
+      full.push_back(&model);
+    const std::string_view part = last_part(name);
+    if (part == wanted || without_tag(part) == wanted) partial.push_back(&model);
+  }
+  return full.empty() ? partial : full;
+}
+
+fs::path resolve_model(const std::string& model) {
+  std::error_code ignored;
+  // A path that exists wins.
+  if (fs::exists(model, ignored)) return model;
+  if (const StarterModel* starter = find_starter(model)) {
+    const fs::path file = models_folder() / starter->file_name;
+    if (fs::exists(file, ignored)) return file;
+    throw_error(ErrorCode::not_found, "model {} has not been fetched: run `kvasir get {}` ({} MB)", model,
+                model, starter->bytes / 1000000);
+  }
+  std::optional<hub::ModelReference> reference;
+  const bool looks_like_path =
+      model.empty() || model.front() == '/' || model.front() == '.' || model.front() == '~';
+  if (!looks_like_path) reference = hub::parse_reference(model);
+  if (reference)
+    if (const std::optional<fs::path> path = resolve_reference(*reference)) return *path;
+  std::vector<hub::LocalModel> models;
+  if (!looks_like_path) {
+    models = local_models();
+    const std::vector<const hub::LocalModel*> found = models_called(models, model);
+    if (found.size() == 1 || (!found.empty() && found.front()->path == found.back()->path)) {
+      if (found.front()->store == hub::Store::ollama && !found.front()->problem.empty())
+        throw_error(ErrorCode::unsupported, "{}: {}", printable(model), found.front()->problem);
+      return found.front()->path;
+    }
+    if (!found.empty()) {
+      std::string list;
+      for (const hub::LocalModel* one : found)
+        list += fmt::format("{}  {}  {}", list.empty() ? "" : "\n", one->name, one->path.string());
+      throw Error(ErrorCode::invalid_input,
+                  fmt::format("{}: {} models have this name: give the full name or the path",
+                              printable(model), found.size()),
+                  std::move(list));
+    }
+  }
+  if (reference && (reference->is_link || !model.ends_with(".gguf") || reference->repo != model))
+    throw Error(ErrorCode::not_found,
+                fmt::format("model {} is not on this machine: run `kvasir get {}`", printable(model),
+                            reference->is_link ? reference->text() : model),
+                similar_names(models, model));
+  std::string known;
+  for (const StarterModel& starter : starter_models())
+    known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{}: no such file, folder or model (short names: {}; `kvasir ls` lists what is here)",
+                  printable(model), known),
+      similar_names(models, model));
+}
+
+}  // namespace kvasir::cli

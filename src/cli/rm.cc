@@ -1,0 +1,348 @@
+// `kvasir rm`: removes a model's files, and of the Hugging Face cache what no other snapshot uses.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/model_names.h"
+#include "hub/settings.h"
+
+namespace kvasir::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+struct RmFlags {
+  std::string model;
+  bool yes = false;
+  bool force = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+struct Removal {
+  std::vector<fs::path> files;    // links first, then what they lead to
+  std::vector<fs::path> folders;  // to be removed when they are empty afterwards, innermost first
+  std::vector<fs::path> trees;    // removed whole
+  std::string ref_commit;         // refs that name it go
+  fs::path refs;
+  uint64_t bytes = 0;   // that will be freed
+  uint64_t shared = 0;  // that stay, because another snapshot uses them
+};
+
+uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (error || !fs::is_regular_file(status)) return 0;
+  // A file with another name elsewhere frees nothing.
+  if (fs::hard_link_count(path, error) > 1) return 0;
+  const uint64_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+// All links below `folder`, with the blob that each leads to.
+std::map<fs::path, fs::path> links_below(const fs::path& folder) {
+  std::map<fs::path, fs::path> out;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->is_symlink(ignored))
+      out[at->path()] = (at->path().parent_path() / fs::read_symlink(at->path(), ignored)).lexically_normal();
+    else if (at->is_regular_file(ignored))
+      out[at->path()] = at->path();
+  }
+  return out;
+}
+
+// Of one snapshot: the files of `models` (links), and the blobs that nothing else of the repository links to.
+Removal from_cache(const hub::HubCache& cache, const std::vector<const hub::LocalModel*>& models,
+                   bool whole_snapshot) {
+  const hub::LocalModel& first = *models.front();
+  const fs::path repo = cache.repo_folder(first.repo);
+  const fs::path snapshot = cache.snapshot(first.repo, first.commit);
+  const std::map<fs::path, fs::path> links = links_below(repo / "snapshots");
+  std::set<fs::path> gone;
+  for (const hub::LocalModel* model : models)
+    for (const fs::path& file : model->files) gone.insert(file);
+  bool anything_left = false;
+  for (const auto& [link, blob] : links) {
+    const bool inside = link.string().starts_with(snapshot.string() + "/");
+    if (inside && whole_snapshot) gone.insert(link);
+    if (inside && !gone.contains(link)) anything_left = true;
+  }
+  std::set<fs::path> kept;
+  for (const auto& [link, blob] : links)
+    if (!gone.contains(link)) kept.insert(blob);
+  Removal removal;
+  std::set<fs::path> blobs;
+  for (const fs::path& link : gone) {
+    removal.files.push_back(link);
+    for (fs::path folder = link.parent_path();
+         folder != snapshot && folder.string().size() > snapshot.string().size();
+         folder = folder.parent_path())
+      removal.folders.push_back(folder);
+    const auto at = links.find(link);
+    if (at == links.end() || at->second == link) continue;
+    if (kept.contains(at->second)) {
+      removal.shared += size_of(at->second);
+    } else if (at->second.parent_path() == repo / "blobs") {
+      blobs.insert(at->second);
+    }
+  }
+  for (const fs::path& blob : blobs) removal.files.push_back(blob);
+  if (!anything_left) {
+    removal.folders.push_back(snapshot);
+    removal.refs = repo / "refs";
+    removal.ref_commit = first.commit;
+    // The last snapshot: nothing of the repository is left but what was never finished.
+    if (cache.snapshots(first.repo).size() == 1) {
+      removal.trees.push_back(repo);
+      removal.trees.push_back(cache.lock_file(first.repo, "x").parent_path());
+    }
+  }
+  return removal;
+}
+
+Removal from_folder(const std::vector<const hub::LocalModel*>& models, const fs::path& root) {
+  Removal removal;
+  for (const hub::LocalModel* model : models) {
+    std::error_code ignored;
+    if (fs::is_directory(model->path, ignored)) {
+      removal.trees.push_back(model->path);
+      continue;
+    }
+    for (const fs::path& file : model->files) removal.files.push_back(file);
+    for (fs::path folder = model->path.parent_path();
+         folder != root && folder.string().size() > root.string().size(); folder = folder.parent_path())
+      removal.folders.push_back(folder);
+  }
+  return removal;
+}
+
+// Ollama: the manifest, and the blob when no other manifest names it. Its small layers (template, licence)
+// stay: `ollama` prunes them itself.
+Removal from_ollama(const std::vector<hub::LocalModel>& all, const hub::LocalModel& model) {
+  Removal removal;
+  removal.files.push_back(model.files.front());
+  const bool shared = std::any_of(all.begin(), all.end(), [&](const hub::LocalModel& other) {
+    return &other != &model && other.store == hub::Store::ollama && other.path == model.path;
+  });
+  if (shared)
+    removal.shared = size_of(model.path);
+  else if (model.path != model.files.front())
+    removal.files.push_back(model.path);
+  return removal;
+}
+
+void count_bytes(Removal* removal) {
+  std::set<fs::path> seen(removal->files.begin(), removal->files.end());
+  for (const fs::path& file : seen) removal->bytes += size_of(file);
+  for (const fs::path& tree : removal->trees) {
+    std::error_code error;
+    for (fs::recursive_directory_iterator at(tree, error), end; !error && at != end; at.increment(error))
+      if (!seen.contains(at->path())) removal->bytes += size_of(at->path());
+  }
+}
+
+std::string size_text(uint64_t bytes) {
+  return bytes >= 1'000'000'000 ? fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9)
+                                : fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+}
+
+// A download that is running holds the lock of the blob that it writes.
+std::vector<hub::FileLock> lock_blobs(const hub::HubCache& cache, const std::string& repo) {
+  std::vector<hub::FileLock> locks;
+  std::error_code error;
+  const fs::path folder = cache.lock_file(repo, "x").parent_path();
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    hub::FileLock lock;
+    if (!lock.try_acquire(at->path()))
+      throw_error(ErrorCode::invalid_input, "{}: is being fetched right now: wait, or stop the other process",
+                  repo);
+    locks.push_back(std::move(lock));
+  }
+  return locks;
+}
+
+void carry_out(const Removal& removal) {
+  std::error_code error;
+  for (const fs::path& file : removal.files) {
+    fs::remove(file, error);
+    if (error)
+      throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", printable(file.string()),
+                  error.message());
+  }
+  if (!removal.refs.empty())
+    for (fs::recursive_directory_iterator at(removal.refs, error), end; !error && at != end;
+         at.increment(error)) {
+      std::error_code ignored;
+      if (!at->is_regular_file(ignored) || at->file_size(ignored) > 64) continue;
+      std::string text(64, '\0');
+      if (std::FILE* file = std::fopen(at->path().c_str(), "rb")) {
+        text.resize(std::fread(text.data(), 1, text.size(), file));
+        std::fclose(file);
+      }
+      if (text.substr(0, 40) == removal.ref_commit) fs::remove(at->path(), ignored);
+    }
+  for (const fs::path& folder : removal.folders)
+    if (fs::is_empty(folder, error) && !error) fs::remove(folder, error);
+  for (const fs::path& tree : removal.trees) {
+    fs::remove_all(tree, error);
+    if (error)
+      throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", printable(tree.string()),
+                  error.message());
+  }
+}
+
+bool confirmed(const std::string& question) {
+  if (isatty(STDIN_FILENO) == 0)
+    throw_error(ErrorCode::invalid_input, "{} nobody to ask: give --yes", question);
+  std::fprintf(stderr, "%s [y/N] ", question.c_str());
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+// The models that NAME means: one, or all of a repository (a revision of it) that is named without more.
+std::vector<const hub::LocalModel*> find(const std::vector<hub::LocalModel>& all, const std::string& name) {
+  std::vector<const hub::LocalModel*> found = models_called(all, name);
+  const std::optional<hub::ModelReference> reference = hub::parse_reference(name);
+  if (reference && reference->quant.empty() && reference->file.empty() && reference->revision.empty()) {
+    std::vector<const hub::LocalModel*> repo;
+    for (const hub::LocalModel& model : all)
+      if (model.repo == reference->repo) repo.push_back(&model);
+    if (!repo.empty()) found = repo;
+  } else if (reference && !reference->revision.empty() && reference->quant.empty() &&
+             reference->file.empty()) {
+    const hub::HubCache cache(hub::settings_from_environment().cache);
+    const auto snapshot = cache.find_snapshot(reference->repo, reference->revision);
+    found.clear();
+    for (const hub::LocalModel& model : all)
+      if (snapshot && model.repo == reference->repo && model.commit == snapshot->filename())
+        found.push_back(&model);
+  } else if (reference && found.empty()) {
+    // A link, or a name in other letters than ls prints.
+    const std::string text = reference->text();
+    found = models_called(all, text);
+  }
+  if (found.empty())
+    throw_error(ErrorCode::not_found, "{}: no such model here (`kvasir ls` lists them)", printable(name));
+  std::set<std::string> repos;
+  for (const hub::LocalModel* model : found)
+    repos.insert(
+        fmt::format("{} {}", hub::name(model->store), model->repo.empty() ? model->name : model->repo));
+  if (repos.size() > 1) {
+    std::string list;
+    for (const hub::LocalModel* model : found)
+      list += fmt::format("{}  {}  {}", list.empty() ? "" : "\n", model->name, model->path.string());
+    throw Error(
+        ErrorCode::invalid_input,
+        fmt::format("{}: {} models have this name: give the full name", printable(name), found.size()),
+        std::move(list));
+  }
+  return found;
+}
+
+int rm(const RmFlags& flags) {
+  const std::vector<hub::LocalModel> all = local_models();
+  const std::vector<const hub::LocalModel*> found = find(all, flags.model);
+  const hub::Store store = found.front()->store;
+  const hub::HubCache cache(hub::settings_from_environment().cache);
+  std::vector<Removal> removals;
+  std::vector<hub::FileLock> locks;
+  if (store == hub::Store::huggingface) {
+    locks = lock_blobs(cache, found.front()->repo);
+    // All of a snapshot's models: the snapshot. All of its snapshots: one after the other would count shared
+    // blobs twice, so the repository goes whole.
+    std::map<std::string, std::vector<const hub::LocalModel*>> by_commit;
+    for (const hub::LocalModel* model : found) by_commit[model->commit].push_back(model);
+    const std::vector<std::string> commits = cache.snapshots(found.front()->repo);
+    const auto models_of = [&](const std::string& commit) {
+      return hub::scan_repository(cache, found.front()->repo, commit).size();
+    };
+    const bool everything = by_commit.size() == commits.size() &&
+                            std::all_of(by_commit.begin(), by_commit.end(), [&](const auto& entry) {
+                              return entry.second.size() == models_of(entry.first);
+                            });
+    if (everything) {
+      Removal removal;
+      removal.trees = {cache.repo_folder(found.front()->repo),
+                       cache.lock_file(found.front()->repo, "x").parent_path()};
+      removals.push_back(std::move(removal));
+    } else {
+      for (const auto& [commit, models] : by_commit)
+        removals.push_back(from_cache(cache, models, models.size() == models_of(commit)));
+    }
+  } else if (store == hub::Store::ollama) {
+    removals.push_back(from_ollama(all, *found.front()));
+  } else {
+    const fs::path model = found.front()->path;
+    removals.push_back(from_folder(found, store == hub::Store::lm_studio
+                                              ? model.parent_path().parent_path().parent_path()
+                                              : model.parent_path()));
+  }
+  uint64_t bytes = 0, shared = 0;
+  for (Removal& removal : removals) {
+    count_bytes(&removal);
+    bytes += removal.bytes;
+    shared += removal.shared;
+  }
+  const bool foreign = store == hub::Store::ollama || store == hub::Store::lm_studio;
+  if (foreign && !flags.force)
+    throw_error(ErrorCode::invalid_input, "{}: these files are {}'s ({}): remove them there, or with --force",
+                printable(flags.model), store == hub::Store::ollama ? "Ollama" : "LM Studio",
+                printable(found.front()->path.string()));
+  std::string names;
+  for (const hub::LocalModel* model : found) names += (names.empty() ? "" : ", ") + model->name;
+  const std::string what = fmt::format(
+      "{} ({}{})", printable(names), size_text(bytes),
+      shared > 0 ? fmt::format("; {} more stay: another model uses them", size_text(shared)) : "");
+  if (flags.dry_run) {
+    if (flags.json)
+      std::printf("%s\n",
+                  Json({{"removed", false}, {"models", names}, {"freed_bytes", bytes}}).dump().c_str());
+    else
+      std::printf("would remove %s\n", what.c_str());
+    return kExitDone;
+  }
+  if (!flags.yes && !confirmed(fmt::format("remove {}?", what))) {
+    std::fprintf(stderr, "nothing was removed\n");
+    return kExitFailure;
+  }
+  for (const Removal& removal : removals) carry_out(removal);
+  if (flags.json)
+    std::printf("%s\n", Json({{"removed", true}, {"models", names}, {"freed_bytes", bytes}}).dump().c_str());
+  else
+    std::printf("removed %s: %s freed\n", printable(names).c_str(), size_text(bytes).c_str());
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_rm(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<RmFlags>();
+  CLI::App* command = app.add_subcommand("rm", "Remove a model from this machine");
+  command
+      ->add_option("NAME", flags->model,
+                   "As `kvasir ls` prints it; org/name alone means all of the repository")
+      ->required();
+  command->add_flag("--yes,-y", flags->yes, "Do not ask");
+  command->add_flag("--force", flags->force, "Also files that belong to Ollama or LM Studio");
+  command->add_flag("--dry-run", flags->dry_run, "Only say what would be freed");
+  command->add_flag("--json", flags->json, "Machine-readable output");
+  command->footer(
+      "Examples:\n"
+      "  kvasir rm unsloth/Qwen3-4B-GGUF:Q8_0             one quantization\n"
+      "  kvasir rm org/name --yes                         a repository with all its revisions\n"
+      "Content that another revision uses stays.");
+  command->callback([flags, &invocation] { invocation.work = [flags] { return rm(*flags); }; });
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,753 @@
+#!/usr/bin/env python3
+"""`kvasir get`, `ls`, `rm` and model names against a hub on this machine that misbehaves on request. Standard library only.
+
+    run.py KVASIR [FILTER]
+"""
+import hashlib
+import inspect
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import server as hubserver
+from server import corrupt, cut, ignore_range, longer, replace, slow, stall, status, wrong_range
+
+KVASIR = os.path.abspath(sys.argv[1])
+MB = 1 << 20
+failures = []
+random.seed(7)
+
+
+def check(condition, what):
+    print(("ok    " if condition else "FAIL  ") + what, flush=True)
+    if not condition:
+        failures.append(what)
+
+
+def noise(size, seed=1):
+    return random.Random(seed).randbytes(size)
+
+
+class Place:
+    """A home folder with a cache, and a hub."""
+
+    def __init__(self, folder, **options):
+        self.folder = tempfile.mkdtemp(dir=folder)
+        self.cache = os.path.join(self.folder, "hub")
+        self.hub = hubserver.Hub(**options)
+        self.env = {"PATH": os.environ["PATH"], "HOME": self.folder, "HF_HUB_CACHE": self.cache, "HF_ENDPOINT": self.hub.url,
+                    "KVASIR_MODELS": os.path.join(self.folder, "models"), "HF_HUB_DOWNLOAD_TIMEOUT": "2", "TMPDIR": self.folder}
+        for name in ("LD_LIBRARY_PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
+            if name in os.environ:
+                self.env[name] = os.environ[name]
+
+    def run(self, *args, env=None, stdin=None, preexec=None, timeout=120):
+        return subprocess.run([KVASIR, *map(str, args)], capture_output=True, env=dict(self.env, **(env or {})), input=stdin,
+                              preexec_fn=preexec, timeout=timeout)
+
+    def get(self, *args, **options):
+        result = self.run("get", *args, "--json", **options)
+        result.json = json.loads(result.stdout) if result.stdout.startswith(b"{") else {}
+        result.text = result.stderr.decode()
+        return result
+
+    def start(self, *args, env=None):
+        return subprocess.Popen([KVASIR, "get", *args], env=dict(self.env, **(env or {})), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def repo(self, name):
+        return os.path.join(self.cache, "models--" + name.replace("/", "--"))
+
+    def snapshot(self, name, commit):
+        return os.path.join(self.repo(name), "snapshots", commit)
+
+    def blobs(self, name):
+        folder = os.path.join(self.repo(name), "blobs")
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def incomplete(self, name):
+        return [b for b in self.blobs(name) if b.endswith(".incomplete")]
+
+    def whole(self, name, commit, path, data):
+        """The file is there, a link into blobs under its digest, with the right content."""
+        link = os.path.join(self.snapshot(name, commit), path)
+        if not os.path.islink(link):
+            return False
+        target = os.readlink(link)
+        wanted = "../" * (2 + path.count("/")) + "blobs/" + self.hub.digest(data)
+        with open(link, "rb") as file:
+            return target == wanted and file.read() == data
+
+    def close(self):
+        self.hub.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+SYNTH = {}
+
+
+def synth(kind, folder, **settings):
+    """A small checkpoint: bytes of a GGUF file, or {path: bytes} of a folder."""
+    key = (kind, tuple(sorted(settings.items())))
+    if key in SYNTH:
+        return SYNTH[key]
+    out = os.path.join(folder, "synth-%d" % len(SYNTH)) + (".gguf" if kind.startswith("gguf") else "")
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, **settings}
+    arguments = [x for k, v in sizes.items() for x in ("--set", f"{k}={v}")]
+    subprocess.run([KVASIR, "synth", out, "--family", "qwen3", "--format", kind, *arguments], check=True, capture_output=True)
+    if os.path.isdir(out):
+        SYNTH[key] = {}
+        for name in os.listdir(out):
+            with open(os.path.join(out, name), "rb") as file:
+                SYNTH[key][name] = file.read()
+    else:
+        with open(out, "rb") as file:
+            SYNTH[key] = file.read()
+    return SYNTH[key]
+
+
+def test_layout(folder):
+    """Files, links, refs, and only what a model needs."""
+    place = Place(folder)
+    model = synth("bf16", folder)
+    files = dict(model, **{"README.md": b"# hi", "pytorch_model.bin": noise(9000), "onnx/model.onnx": noise(9000), "logo.png": noise(100),
+                           "original/consolidated.00.pth": noise(9000), "tokenizer.json": b"{}", "merges.txt": b"a b", "chat_template.jinja": b"hi",
+                           "additional_chat_templates/tool.jinja": b"tool", "empty.json": b""})
+    commit = place.hub.add("org/name", files)
+    result = place.get("org/name")
+    check(result.returncode == 0, f"a safetensors repository is fetched {result.text[:300]}")
+    wanted = set(model) | {"tokenizer.json", "merges.txt", "chat_template.jinja", "additional_chat_templates/tool.jinja", "empty.json"}
+    there = {os.path.relpath(os.path.join(d, f), place.snapshot("org/name", commit)) for d, _, fs in os.walk(place.snapshot("org/name", commit)) for f in fs}
+    check(there == wanted, f"configuration, tokenizer, templates and weights, nothing else: {sorted(there ^ wanted)}")
+    check(all(place.whole("org/name", commit, path, files[path]) for path in wanted), "every file is a relative link to a blob named by its digest")
+    with open(os.path.join(place.repo("org/name"), "refs", "main")) as file:
+        check(file.read() == commit, "refs/main holds the commit and nothing else")
+    check(result.json["path"] == place.snapshot("org/name", commit), "the path that is printed is the snapshot")
+    check(not place.incomplete("org/name"), "no partial files are left")
+    before = len(place.hub.log)
+    again = place.get("org/name")
+    check(again.returncode == 0 and again.json["fetched"] is False and again.json["fetched_bytes"] == 0, "a second get fetches nothing")
+    check(len([r for r in place.hub.log[before:] if "resolve" in r.path]) == 0, "... and asks for no file")
+    before = len(place.hub.log)
+    check(place.get("org/name", "--if-missing").returncode == 0 and len(place.hub.log) == before, "--if-missing asks nobody when all is there")
+    fit = place.run("fit", "org/name", "--json")
+    check(fit.returncode == 0 and json.loads(fit.stdout)["fits"], f"MODEL org/name opens it {fit.stderr.decode()[:200]}")
+    for spelled in ("hf.co/org/name", "https://huggingface.co/org/name", "org/name@main", "org/name@" + commit, "name", "NAME"):
+        check(place.run("fit", spelled).returncode == 0, f"MODEL {spelled[:40]} opens it")
+    place.close()
+
+
+def test_revisions(folder):
+    place = Place(folder)
+    place.hub.add("org/name", {"config.json": b"{}", "a.gguf": synth("gguf-q8_0", folder)})
+    tagged = place.hub.add("org/name", {"config.json": b"{}", "a.gguf": synth("gguf-q4_0", folder)}, revision="refs/pr/1")
+    main = place.hub.repositories["org/name"].refs["main"]
+    result = place.get("org/name@refs/pr/1")
+    check(result.returncode == 0 and result.json["commit"] == tagged, f"a revision with slashes {result.text[:200]}")
+    with open(os.path.join(place.repo("org/name"), "refs", "refs", "pr", "1")) as file:
+        check(file.read() == tagged, "its ref is a file in folders")
+    check(not os.path.exists(os.path.join(place.repo("org/name"), "refs", "main")), "main is not touched")
+    by_commit = place.get("org/name", "--revision", main)
+    check(by_commit.returncode == 0 and by_commit.json["commit"] == main, "a commit is a revision")
+    check(place.get("org/name@nope").returncode == 1 and "no revision 'nope'" in place.get("org/name@nope").text, "an unknown revision is named")
+    check(place.get("org/name@a", "--revision", "b").returncode == 2, "two revisions at once are refused")
+    shared = [b for b in place.blobs("org/name") if not b.endswith(".incomplete")]
+    check(place.run("fit", "org/name@refs/pr/1").returncode == 0 and len(shared) == 2, "MODEL takes the revision")
+    place.close()
+
+
+def test_redirects_and_tokens(folder):
+    place = Place(folder)
+    data = noise(3 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data, "small.txt": b"x"})
+    place.hub.repositories["org/name"].private = True
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 1 and "HF_TOKEN" in result.text, f"a private repository without a token says how to set one: {result.text[:200]}")
+    check(place.get("org/name/big.dat", env={"HF_TOKEN": "wrong"}).returncode == 2, "a wrong token is refused")
+    check("hf_secret" not in place.get("org/name/nope", env={"HF_TOKEN": "hf_secret"}).text, "no message holds the token")
+    result = place.get("org/name/big.dat", env={"HF_TOKEN": " hf_secret\n"})
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"with the token it comes {result.text[:200]}")
+    cdn = place.hub.requests(where="cdn")
+    check(cdn and all("Authorization" not in r.headers for r in cdn), "the token is not sent to the host that the hub redirects to")
+    check(all(r.headers.get("Authorization") == "Bearer hf_secret" for r in place.hub.requests("/small.txt")), "... but to the hub")
+    for name, where in (("token", {"HF_HOME": place.folder}), ("elsewhere", {"HF_TOKEN_PATH": os.path.join(place.folder, "elsewhere")})):
+        with open(os.path.join(place.folder, name), "w") as file:
+            file.write("hf_secret\n")
+        shutil.rmtree(place.cache)
+        check(place.get("org/name/big.dat", env=where).returncode == 0, f"the token is found in a file by {list(where)[0]}")
+    place.hub.repositories["org/name"].private = False
+    place.hub.repositories["org/name"].gated = "auto"
+    shutil.rmtree(place.cache)
+    result = place.get("org/name/small.txt")
+    check(result.returncode == 2 and "accept its licence" in result.text and "HF_TOKEN" in result.text, f"a gated repository: {result.text[:300]}")
+    place.hub.repositories["org/name"].gated = "denied"
+    result = place.get("org/name/small.txt", env={"HF_TOKEN": "hf_secret"})
+    check(result.returncode == 2 and "restricted (403)" in result.text and "HF_TOKEN" in result.text, "a token without access says whose it is")
+    check(place.get("org/missing").returncode == 1 and "no such repository" in place.get("org/missing").text, "a missing repository")
+    place.hub.repositories["org/name"].gated = False
+    result = place.get("org/name/nope.gguf")
+    check(result.returncode == 1 and "no such file" in result.text and "big.dat" in result.text, "a missing file lists those that exist")
+    place.close()
+
+
+def test_parts_and_cuts(folder):
+    """A large file over several connections, each cut now and then."""
+    place = Place(folder)
+    data = noise(70 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+    place.hub.faults["big.dat"] = [cut(5 * MB), cut(3 * MB), cut(0), status(503), cut(1 * MB), status(500), cut(100)]
+    begin = time.time()
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"70 MB in parts, cut five times ({time.time() - begin:.1f} s) {result.text[:200]}")
+    ranges = {r.headers.get("Range") for r in place.hub.requests(where="cdn")}
+    check(len(ranges) > 5, "several ranges were asked for")
+    hub_requests = len(place.hub.requests("resolve"))
+    check(hub_requests <= 20, f"the hub was asked for the way {hub_requests} times only")
+    check(result.json["fetched_bytes"] < len(data) + 2 * MB, "what had come before a cut was not fetched again")
+    place.close()
+
+
+def test_resume(folder):
+    place = Place(folder)
+    data = noise(40 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+    digest = hashlib.sha256(data).hexdigest()
+    partial = os.path.join(place.repo("org/name"), "blobs", digest + ".incomplete")
+
+    # Killed in the middle.
+    place.hub.faults["big.dat"] = [slow(6 * MB)] * 40
+    process = place.start("org/name/big.dat")
+    while not (os.path.exists(partial) and os.path.getsize(partial) > 4 * MB) and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    place.hub.faults.clear()
+    size = os.path.getsize(partial)
+    with open(partial, "rb") as file:
+        check(file.read() == data[:size] and 0 < size < len(data), f"kill -9 leaves a plain prefix ({size} bytes)")
+    check(not os.path.exists(os.path.join(place.snapshot("org/name", commit), "big.dat")) and not os.path.exists(os.path.join(place.repo("org/name"), "refs")), "... and nothing that looks complete")
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), "the next get goes on")
+    check(result.json["fetched_bytes"] <= len(data) - size, f"... with what was missing only ({result.json.get('fetched_bytes')} of {len(data)})")
+
+    # Ctrl-C.
+    os.remove(os.path.join(place.repo("org/name"), "blobs", digest))
+    place.hub.faults["big.dat"] = [slow(6 * MB)] * 40
+    process = place.start("org/name/big.dat")
+    while not (os.path.exists(partial) and os.path.getsize(partial) > 4 * MB) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=20)
+    check(process.returncode == 130 and b"run the same command again" in text, f"Ctrl-C ends with 130 and says how to go on: {text[-200:]}")
+    place.hub.faults.clear()
+    size = os.path.getsize(partial)
+    with open(partial, "rb") as file:
+        check(file.read() == data[:size] and size > 0, "... and leaves a prefix")
+    check(place.get("org/name/big.dat").returncode == 0 and place.whole("org/name", commit, "big.dat", data), "... that is gone on with")
+
+    # A prefix that is wrong (another content under the same name), one that is too long, a whole one, a blob of another length.
+    for what, content, rounds in (("a damaged prefix", noise(10 * MB, 9), 1), ("a prefix that is too long", noise(41 * MB, 9), 0), ("a partial that is whole", data, 0)):
+        os.remove(os.path.join(place.repo("org/name"), "blobs", digest))
+        with open(partial, "wb") as file:
+            file.write(content)
+        result = place.get("org/name/big.dat")
+        check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data) and ("wrong checksum" in result.text) == (rounds == 1), f"{what} does no harm {result.text[:200]}")
+    with open(os.path.join(place.repo("org/name"), "blobs", digest), "wb") as file:
+        file.write(b"short")
+    check(place.get("org/name/big.dat").returncode == 0 and place.whole("org/name", commit, "big.dat", data), "a blob of another length is fetched anew")
+    place.close()
+
+
+def test_wrong_content(folder):
+    place = Place(folder)
+    data = noise(20 * MB)
+    small = b'{"some": "json"}'
+    commit = place.hub.add("org/name", {"big.dat": data, "small.json": small})
+    place.hub.faults["big.dat"] = [corrupt()]
+    place.hub.faults["small.json"] = [corrupt()]
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and "wrong checksum: fetching it once more" in result.text and place.whole("org/name", commit, "big.dat", data), f"a wrong SHA-256 once: fetched again {result.text[:300]}")
+    result = place.get("org/name/small.json")
+    check(result.returncode == 0 and "wrong checksum" in result.text and place.whole("org/name", commit, "small.json", small), "a wrong git SHA-1 once: fetched again")
+    shutil.rmtree(place.cache)
+    place.hub.faults["big.dat"] = [corrupt()] * 10
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 1 and "wrong checksum, twice" in result.text, f"wrong twice: refused {result.text[:300]}")
+    check(not place.blobs("org/name") and not os.path.exists(os.path.join(place.snapshot("org/name", commit), "big.dat")), "... and nothing is kept")
+    place.hub.faults.clear()
+
+    # The server ignores ranges: 200 for all.
+    place.hub.faults["big.dat"] = [ignore_range()] * 10
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"ranges ignored from the first {result.text[:300]}")
+    shutil.rmtree(place.cache)
+    place.hub.faults["big.dat"] = [cut(7 * MB)] + [ignore_range()] * 10
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"ranges ignored after a cut: no bytes twice {result.text[:300]}")
+    shutil.rmtree(place.cache)
+
+    # Another range than the one asked for.
+    place.hub.faults["big.dat"] = [wrong_range()]
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 1 and "asked for bytes" in result.text, f"a wrong Content-Range is refused {result.text[:200]}")
+    place.hub.faults.clear()
+
+    # The content changes under the parts.
+    place.hub.faults["big.dat"] = [cut(3 * MB), replace(noise(20 * MB, 5), '"other"')]
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and "entity tag changed" in result.text and place.whole("org/name", commit, "big.dat", data), f"an entity tag that changes between parts: begun anew {result.text[:300]}")
+    shutil.rmtree(place.cache)
+    place.hub.faults["small.json"] = [longer(500)] * 5
+    result = place.get("org/name/small.json")
+    check(result.returncode == 1 and not os.path.exists(os.path.join(place.snapshot("org/name", commit), "small.json")), f"more bytes than listed are refused {result.text[:200]}")
+
+    # A new commit between two attempts: another digest, another partial; the old one is no part of it.
+    place.hub.faults.clear()
+    shutil.rmtree(place.cache)
+    place.hub.faults["big.dat"] = [cut(6 * MB)] + [status(500)] * 50
+    result = place.get("org/name/big.dat", "--retries", "1")
+    check(result.returncode == 1 and place.incomplete("org/name"), "attempts are given up, what came is kept")
+    place.hub.faults.clear()
+    newer = noise(20 * MB, 99)
+    commit2 = place.hub.add("org/name", {"big.dat": newer})
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit2, "big.dat", newer) and result.json["fetched_bytes"] == len(newer), "content that changed between two attempts is fetched whole")
+
+    # The hub serves another commit, or another digest, than it lists.
+    shutil.rmtree(place.cache)
+    place.hub.send_commit = "f" * 40
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 1 and "asked for commit" in result.text, f"a hub that serves another commit is refused {result.text[:200]}")
+    place.close()
+
+
+def test_waiting(folder):
+    place = Place(folder)
+    data = noise(2 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+    place.hub.faults["big.dat"] = [status(429, {"Retry-After": "2"})]
+    begin = time.time()
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and time.time() - begin >= 2 and "waiting 2 s" in result.text, f"429: Retry-After is kept to ({time.time() - begin:.1f} s)")
+    shutil.rmtree(place.cache)
+    place.hub.faults["big.dat"] = [status(429, {"Retry-After": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 3))}, where="hub")]
+    begin = time.time()
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and time.time() - begin >= 1.5, "... as a date, too")
+    shutil.rmtree(place.cache)
+    place.hub.faults["big.dat"] = [status(429, {"Retry-After": "86400"})] * 3
+    begin = time.time()
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 1 and "86400" in result.text and time.time() - begin < 10, f"a day is not waited for {result.text[:200]}")
+    place.hub.api_faults = [status(429, {"Retry-After": "1"}), status(503), status(500)]
+    place.hub.faults.clear()
+    check(place.get("org/name/big.dat").returncode == 0, "the listing is asked for again, too")
+    shutil.rmtree(place.cache)
+    place.hub.faults["big.dat"] = [stall(30, after=100_000)]
+    begin = time.time()
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and time.time() - begin < 15 and place.whole("org/name", commit, "big.dat", data), f"a stalled connection is left ({time.time() - begin:.1f} s)")
+    shutil.rmtree(place.cache)
+    # The signed address runs out: the hub is asked for a new one.
+    place.hub.faults["big.dat"] = [cut(500_000), status(403), cut(300_000), status(403)]
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"an address that ran out is asked for again {result.text[:200]}")
+    place.close()
+
+
+def test_no_network(folder):
+    place = Place(folder)
+    place.hub.add("org/name", {"config.json": b"{}", "m-Q8_0.gguf": synth("gguf-q8_0", folder)})
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = "http://127.0.0.1:%d" % unused.getsockname()[1]
+    result = place.get("org/name", env={"HF_ENDPOINT": nobody})
+    check(result.returncode == 1 and "cannot be reached" in result.text, f"nobody answers: {result.text[:200]}")
+    result = place.get("org/name", env={"HF_ENDPOINT": "http://no-such-host.invalid"})
+    check(result.returncode == 1 and "does not resolve" in result.text, f"no such host: {result.text[:200]}")
+    result = place.get("org/name", env={"HF_ENDPOINT": place.hub.url.replace("http:", "https:")})
+    check(result.returncode == 1 and "secure connection" in result.text, f"no TLS there: {result.text[:200]}")
+    check(place.get("org/name", env={"HF_ENDPOINT": "ftp://x"}).returncode == 2, "an endpoint that is no URL is refused")
+    check(place.get("org/name", env={"HF_HUB_DOWNLOAD_TIMEOUT": "soon"}).returncode == 2, "a timeout that is no number is refused")
+    result = place.get("org/name", env={"http_proxy": nobody})
+    check(result.returncode == 1 and "cannot be reached" in result.text, "a proxy that is not there")
+    before = len(place.hub.log)
+    result = place.get("org/name", env={"HF_HUB_OFFLINE": "1"})
+    check(result.returncode == 1 and "offline" in result.text and len(place.hub.log) == before, f"offline and not here: {result.text[:200]}")
+    check(place.get("org/name").returncode == 0, "then it is fetched")
+    before = len(place.hub.log)
+    for how in ({"env": {"HF_HUB_OFFLINE": "on"}}, {"env": {"TRANSFORMERS_OFFLINE": "1"}}):
+        check(place.get("org/name", **how).returncode == 0 and len(place.hub.log) == before, "offline and here: its path, and nobody is asked")
+    check(place.get("org/name", "--offline").returncode == 0 and len(place.hub.log) == before, "--offline")
+    check(place.run("fit", "org/name", env={"HF_ENDPOINT": nobody}).returncode == 0, "a model that is here needs no network")
+    result = place.run("fit", "org/other")
+    check(result.returncode == 1 and b"kvasir get org/other" in result.stderr, "a model that is not here names the get command")
+    check(place.run("fit", "nothing").returncode == 1, "a bare word that is nothing")
+    place.close()
+
+
+def test_disk(folder):
+    place = Place(folder)
+    data = noise(12 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5 * MB, 5 * MB))
+
+    result = place.get("org/name/big.dat", preexec=limit)
+    check(result.returncode == 4 and "run the same command again" in result.text, f"a disk that fills up: {result.returncode} {result.text[:200]}")
+    check(len(place.incomplete("org/name")) == 1 and len(place.blobs("org/name")) == 1, "... leaves the beginning, nothing that looks whole")
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data) and result.json["fetched_bytes"] <= 7.5 * MB, "... and is gone on with when there is room")
+    # A listing that claims more than any disk holds: refused before the first byte.
+    huge = Place(folder)
+    commit = huge.hub.add("org/name", {"big.dat": noise(9000)})
+    original = huge.hub.repositories["org/name"].commits[commit]["big.dat"]
+
+    class Huge(bytes):
+        def __len__(self):
+            return 40 << 40
+    huge.hub.repositories["org/name"].commits[commit]["big.dat"] = Huge(original)
+    result = huge.get("org/name/big.dat")
+    check(result.returncode == 4 and "need" in result.text and "have" in result.text and not huge.blobs("org/name"), f"no room: refused before the first byte: {result.text[:200]}")
+    huge.close()
+    place.close()
+
+
+def test_together(folder):
+    """Two processes that want the same model; a lock that another tool holds."""
+    import fcntl
+    place = Place(folder)
+    data, other = noise(30 * MB), noise(2 * MB, 3)
+    commit = place.hub.add("org/name", {"big.dat": data, "other.dat": other})
+    place.hub.faults["big.dat"] = [slow(10 * MB)] * 4
+    processes = [place.start("org/name/big.dat") for _ in range(3)]
+    texts = [p.communicate(timeout=100) for p in processes]
+    check([p.returncode for p in processes] == [0, 0, 0], f"three processes at once: all succeed {[t[1][-100:] for t in texts]}")
+    check(place.whole("org/name", commit, "big.dat", data) and place.blobs("org/name") == [hashlib.sha256(data).hexdigest()], "... with one good file")
+    sent = len({r.headers.get("Range") for r in place.hub.requests(where="cdn")})
+    check(len(place.hub.requests(where="cdn")) <= sent + 4, "... that was fetched once")
+    check(any(b"waiting for another process" in t[1] for t in texts), "... and the others say that they wait")
+    lock = os.path.join(place.cache, ".locks", "models--org--name", hashlib.sha256(other).hexdigest() + ".lock")
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process = place.start("org/name/other.dat")
+        time.sleep(1.2)
+        check(process.poll() is None, "huggingface_hub's lock is waited for")
+        removal = place.run("rm", "org/name", "--yes")
+        fcntl.flock(file, fcntl.LOCK_UN)
+    process.communicate(timeout=30)
+    check(process.returncode == 0 and place.whole("org/name", commit, "other.dat", other), "... and the download goes on after it")
+    check(removal.returncode != 0, "rm leaves alone what is being fetched")
+    place.close()
+
+
+def test_listing(folder):
+    """Pages, hostile names, wrong JSON."""
+    place = Place(folder, page=7)
+    files = {f"dir{i % 5}/file{i:03}.txt": b"%d" % i for i in range(60)}
+    files["zz-Q8_0.gguf"] = synth("gguf-q8_0", folder)
+    commit = place.hub.add("org/name", files)
+    result = place.get("org/name")
+    check(result.returncode == 0 and result.json["quant"] == "Q8_0" and len(place.hub.requests("/tree/")) == 10, f"a listing of ten pages {result.text[:200]}")
+    place.hub.links_to_public_hub = True
+    shutil.rmtree(place.cache)
+    check(place.get("org/name", env={"HF_TOKEN": "hf_secret"}).returncode == 0, "page links of a mirror that name the public hub are followed on the mirror")
+    for name in ("../evil.json", "/etc/evil", "a/../../evil.json", "a\\..\\evil", "c:evil", "a//b", "a/./b"):
+        bad = Place(folder)
+        bad.hub.add("org/name", {name: b"x", "m-Q8_0.gguf": files["zz-Q8_0.gguf"]})
+        result = bad.get("org/name")
+        check(result.returncode == 1 and "unsafe file name" in result.text and not os.path.exists(bad.repo("org/name")), f"a file called {name!r} is refused")
+        bad.close()
+    for name in ("org/na..me", "org/-name", "a/b c", "org/name.git", "-x/y", "org/a--b", "org/" + "n" * 100):
+        check(place.get("--", name).returncode == 2, f"'{name[:20]}' is no repository")
+    place.close()
+
+
+def test_quantizations(folder):
+    place = Place(folder)
+    sizes = dict(num_hidden_layers=4)
+    files = {f"Model-{q}.gguf": synth("gguf-" + kind, folder, **sizes) for q, kind in (("Q8_0", "q8_0"), ("Q4_K_M", "q4_K"), ("Q4_0", "q4_0"), ("BF16", "bf16"))}
+    files["mmproj-Model-F16.gguf"] = noise(9000)
+    files["imatrix_unsloth.gguf"] = noise(9000)
+    files["README.md"] = b"x"
+    commit = place.hub.add("org/name-GGUF", files)
+    for quant, wanted in (("Q4_K_M", "Model-Q4_K_M.gguf"), ("q4_k_m", "Model-Q4_K_M.gguf"), ("Q8", "Model-Q8_0.gguf"), ("BF16", "Model-BF16.gguf")):
+        result = place.get("org/name-GGUF:" + quant)
+        check(result.returncode == 0 and result.json["path"] == os.path.join(place.snapshot("org/name-GGUF", commit), wanted), f":{quant} {result.text[:200]}")
+    result = place.get("org/name-GGUF", "--quant", "Q4")
+    check(result.returncode == 1 and "more than one" in result.text and "Q4_K_M" in result.text, "a name that two have lists them")
+    result = place.get("org/name-GGUF:Q5_K_M")
+    check(result.returncode == 1 and "Q4_K_M" in result.text, "a name that none has lists them")
+    check("mmproj" not in result.text, "mmproj files are no quantizations")
+    shutil.rmtree(place.cache)
+    result = place.get("org/name-GGUF")
+    check(result.returncode == 0 and result.json["quant"] == "Q8_0" and "the best of 3" in result.json["reason"], f"with room for all, the largest quantized one: {result.text[:300]}")
+    check(os.listdir(place.snapshot("org/name-GGUF", commit)) == ["Model-Q8_0.gguf"] and not place.incomplete("org/name-GGUF"), "... and only that")
+    plan = {q: json.loads(place.run("fit", write(place.folder, q + ".gguf", files[f"Model-{q}.gguf"]), "--json").stdout)["total_bytes"] for q in ("Q8_0", "Q4_K_M", "Q4_0")}
+    shutil.rmtree(place.cache)
+    between = (plan["Q8_0"] + max(plan["Q4_K_M"], plan["Q4_0"])) // 2
+    result = place.get("org/name-GGUF", "--memory", between)
+    check(result.returncode == 0 and result.json["quant"].startswith("Q4"), f"with less memory, the best that fits by fit's own plan: {result.text[:300]}")
+    check(json.loads(place.run("fit", "org/name-GGUF", "--json", "--memory", between).stdout)["fits"], "... and fit agrees")
+    check(not place.incomplete("org/name-GGUF") and len(place.blobs("org/name-GGUF")) == 1, "headers that were only looked at are gone")
+    shutil.rmtree(place.cache)
+    result = place.get("org/name-GGUF", "--memory", "20M")
+    check(result.returncode == 4 and "no quantization fits" in result.text and "smallest" in result.text, f"nothing fits: {result.text[:300]}")
+    result = place.get("org/name-GGUF:Q8_0", "--memory", "20M")
+    check(result.returncode == 4 and "--force" in result.text and not place.blobs("org/name-GGUF"), f"one that is named and does not fit: {result.text[:200]}")
+    check(place.get("org/name-GGUF:Q8_0", "--memory", "20M", "--force").returncode == 0, "... comes with --force")
+    result = place.run("get", "org/name-GGUF:Q4_0", "--dry-run")
+    check(result.returncode == 0 and b"Model-Q4_0.gguf" in result.stdout and not any("Q4_0" in f for f in os.listdir(place.snapshot("org/name-GGUF", commit))), "--dry-run fetches nothing")
+    place.close()
+
+
+def write(folder, name, content):
+    path = os.path.join(folder, name)
+    with open(path, "wb") as file:
+        file.write(content)
+    return path
+
+
+def test_split_gguf(folder):
+    place = Place(folder)
+    parts = gguf_parts(synth("gguf-q8_0", folder), 3)
+    files = {f"Q8_0/m-Q8_0-{i + 1:05}-of-00003.gguf": part for i, part in enumerate(parts)}
+    commit = place.hub.add("org/split", files)
+    result = place.get("org/split")
+    check(result.returncode == 0 and all(place.whole("org/split", commit, path, data) for path, data in files.items()), f"all parts of a split GGUF come {result.text[:300]}")
+    check(result.json["path"].endswith("Q8_0/m-Q8_0-00001-of-00003.gguf"), "its path is part 1")
+    fit = place.run("fit", "org/split:Q8_0", "--json")
+    check(fit.returncode == 0, f"it opens by quantization {fit.stderr.decode()[:200]}")
+    shutil.rmtree(place.cache)
+    result = place.get("org/split/Q8_0/m-Q8_0-00002-of-00003.gguf")
+    check(result.returncode == 0 and len(place.blobs("org/split")) == 3, "naming one part fetches all")
+    place.close()
+
+
+def gguf_parts(data, count):
+    """Splits a GGUF file as llama.cpp's tool does: metadata in part 1, split.* keys in each, tensors in order."""
+    def read(form, at):
+        return struct.unpack_from("<" + form, data, at)[0], at + struct.calcsize("<" + form)
+
+    def skip_value(kind, at):
+        sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+        if kind == 8:
+            length, at = read("Q", at)
+            return at + length
+        if kind == 9:
+            inner, at = read("I", at)
+            number, at = read("Q", at)
+            for _ in range(number):
+                at = skip_value(inner, at)
+            return at
+        return at + sizes[kind]
+
+    tensors, at = read("Q", 8)
+    pairs, at = read("Q", at)
+    begin = at
+    alignment = 32
+    for _ in range(pairs):
+        length, at = read("Q", at)
+        key = data[at:at + length]
+        at += length
+        kind, at = read("I", at)
+        value = at
+        at = skip_value(kind, at)
+        if key == b"general.alignment":
+            alignment = struct.unpack_from("<I", data, value)[0]
+    metadata = data[begin:at]
+    infos = []
+    for _ in range(tensors):
+        start = at
+        length, at = read("Q", at)
+        at += length
+        dims, at = read("I", at)
+        at += 8 * dims + 4
+        offset, at = read("Q", at)
+        infos.append((data[start:at - 8], offset))
+    base = (at + alignment - 1) // alignment * alignment
+    ends = sorted(o for _, o in infos) + [len(data) - base]
+    end_of = {o: e for o, e in zip(ends, ends[1:])}
+
+    def text(key):
+        return struct.pack("<Q", len(key)) + key.encode()
+
+    out = []
+    share = (len(infos) + count - 1) // count
+    for i in range(count):
+        mine = infos[i * share:(i + 1) * share]
+        keys = text("split.no") + struct.pack("<IH", 2, i) + text("split.count") + struct.pack("<IH", 2, count) + text("split.tensors.count") + struct.pack("<Ii", 5, len(infos))
+        number = 3 + (pairs if i == 0 else 0)
+        body = b"GGUF" + struct.pack("<IQQ", 3, len(mine), number) + (metadata if i == 0 else b"") + keys
+        content = b""
+        for info, offset in mine:
+            body += info + struct.pack("<Q", len(content))
+            content += data[base + offset:base + end_of[offset]]
+            content += bytes(-len(content) % alignment)
+        body += bytes(-len(body) % alignment)
+        out.append(body + content)
+    return out
+
+
+def test_unsupported(folder):
+    """What cannot run is refused before its weights come."""
+    place = Place(folder)
+    model = synth("bf16", folder)
+    config = json.loads(model["config.json"])
+    commit = place.hub.add("org/strange", dict(model, **{"config.json": json.dumps(dict(config, model_type="frobnicator")).encode()}))
+    result = place.get("org/strange")
+    check(result.returncode == 3 and "frobnicator" in result.text and "--force" in result.text, f"an unknown family: {result.text[:200]}")
+    weights = hashlib.sha256(model["model.safetensors"]).hexdigest()
+    check(weights not in place.blobs("org/strange") and not place.incomplete("org/strange"), "... without its weights")
+    check("org/strange" in result.text and "kvasir-plan" not in result.text, "... named as the user knows it")
+    check(place.get("org/strange", "--force").returncode == 0, "... comes with --force")
+    place.hub.add("org/torch", {"config.json": b"{}", "pytorch_model.bin": noise(9000)})
+    result = place.get("org/torch")
+    check(result.returncode == 3 and "pytorch_model.bin" in result.text, f"only PyTorch weights: {result.text[:200]}")
+    place.hub.add("org/noise", {"m-Q4_0.gguf": noise(2 * MB)})
+    check(place.get("org/noise").returncode == 1, "a GGUF file that is none")
+    # Shards by the index, in spite of another file that looks like weights.
+    whole = model["model.safetensors"]
+    (length,) = struct.unpack("<Q", whole[:8])
+    header = json.loads(whole[8:8 + length])
+    header.pop("__metadata__", None)
+    names = sorted(header)
+    shards, index = {}, {}
+    for i, mine in enumerate((names[::2], names[1::2])):
+        file = f"model-{i + 1:05}-of-00002.safetensors"
+        part, content = {}, b""
+        for name in mine:
+            a, b = header[name]["data_offsets"]
+            part[name] = dict(header[name], data_offsets=[len(content), len(content) + b - a])
+            content += whole[8 + length + a:8 + length + b]
+            index[name] = file
+        text = json.dumps(part).encode()
+        text += b" " * (-len(text) % 8)
+        shards[file] = struct.pack("<Q", len(text)) + text + content
+    repo = {"config.json": model["config.json"], "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": index}).encode(),
+            "consolidated.safetensors": noise(9000), "model-extra.safetensors": noise(9000), **shards}
+    commit = place.hub.add("org/shards", repo)
+    result = place.get("org/shards")
+    there = set(os.listdir(place.snapshot("org/shards", commit)))
+    check(result.returncode == 0 and there == set(repo) - {"consolidated.safetensors", "model-extra.safetensors"}, f"shards that the index names, no others: {result.text[:200]} {sorted(there)}")
+    check(place.run("fit", "org/shards").returncode == 0, "... and they open")
+    os.remove(os.path.join(place.snapshot("org/shards", commit), "model-00002-of-00002.safetensors"))
+    before = len(place.hub.log)
+    check(place.get("org/shards", "--if-missing").returncode == 0 and len(place.hub.log) > before, "--if-missing sees that a shard is missing")
+    place.close()
+
+
+def test_names_ls_rm(folder):
+    """Other tools' folders; listing; removal."""
+    place = Place(folder)
+    home = place.folder
+    q8, q4 = synth("gguf-q8_0", folder), synth("gguf-q4_0", folder)
+    place.hub.add("org/name-GGUF", {"m-Q8_0.gguf": q8, "m-Q4_0.gguf": q4, "config.json": b"{}"})
+    place.get("org/name-GGUF:Q8_0")
+    place.get("org/name-GGUF:Q4_0")
+    place.hub.add("org/model", synth("bf16", folder))
+    place.get("org/model")
+    os.makedirs(os.path.join(home, ".lmstudio/models/pub/thing-GGUF"))
+    write(home, ".lmstudio/models/pub/thing-GGUF/thing-Q8_0.gguf", q8)
+    os.makedirs(os.path.join(home, "models"))
+    write(home, "models/mine.gguf", q4)
+    write(home, "models/broken.gguf", b"GGUF" + bytes(100))
+    blobs = os.path.join(home, ".ollama/models/blobs")
+    os.makedirs(blobs)
+    digest = hashlib.sha256(q4).hexdigest()
+    write(blobs, "sha256-" + digest, q4)
+    for manifest in ("registry.ollama.ai/library/llama9/1b", "registry.ollama.ai/library/llama9/latest", "registry.ollama.ai/someone/tuned/v2", "hf.co/org/other/Q4_0"):
+        path = os.path.join(home, ".ollama/models/manifests", manifest)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        layers = [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + digest, "size": len(q4)},
+                  {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3}]
+        with open(path, "w") as file:
+            json.dump({"schemaVersion": 2, "config": {}, "layers": layers}, file)
+    path = os.path.join(home, ".ollama/models/manifests/registry.ollama.ai/library/gone/latest")
+    os.makedirs(os.path.dirname(path))
+    with open(path, "w") as file:
+        json.dump({"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + "1" * 64, "size": 5}]}, file)
+
+    rows = {r["name"]: r for r in json.loads(place.run("ls", "--json").stdout)}
+    wanted = {"org/name-GGUF:Q8_0": "huggingface", "org/name-GGUF:Q4_0": "huggingface", "org/model": "huggingface", "pub/thing-GGUF:Q8_0": "lmstudio", "mine": "kvasir", "broken": "kvasir",
+              "llama9:1b": "ollama", "llama9:latest": "ollama", "someone/tuned:v2": "ollama", "hf.co/org/other:Q4_0": "ollama", "gone:latest": "ollama"}
+    check({n: r["store"] for n, r in rows.items()} == wanted, f"ls finds them all: {sorted(set(rows) ^ set(wanted))}")
+    check(all(rows[n]["supported"] == (n not in ("broken", "gone:latest")) for n in rows), f"... and says which can run: {[(n, r.get('problem')) for n, r in rows.items()]}")
+    check(rows["mine"]["bytes"] == len(q4) and rows["org/model"]["format"] == "safetensors" and rows["llama9:1b"]["model_type"] == "qwen3", "... with size, format and family")
+    table = place.run("ls").stdout.decode()
+    check("NAME" in table and "org/name-GGUF:Q8_0" in table and "yes, qwen3" in table, "the table")
+    check(b"mine" not in place.run("ls", "llama9").stdout, "a filter")
+    for name in ("org/name-GGUF:Q8_0", "org/name-GGUF:q4_0", "org/model", "model", "pub/thing-GGUF", "pub/thing-GGUF:Q8_0", "thing-gguf", "mine", "llama9", "llama9:1b", "someone/tuned:v2", "hf.co/org/other:Q4_0", "org/name-GGUF/m-Q4_0.gguf"):
+        result = place.run("fit", name)
+        check(result.returncode == 0, f"MODEL {name} opens {result.stderr.decode()[:200]}")
+    result = place.run("fit", "org/name-GGUF")
+    check(result.returncode == 2 and b"org/name-GGUF:Q4_0" in result.stderr, "a name of two models lists them")
+    result = place.run("fit", "org/nome-GGUF")
+    check(result.returncode == 1 and b"kvasir get org/nome-GGUF" in result.stderr, "an unknown one names the get command")
+
+    # rm
+    result = place.run("rm", "org/name-GGUF:Q8_0")
+    check(result.returncode == 2 and b"--yes" in result.stderr, "rm without anybody to ask needs --yes")
+    result = place.run("rm", "org/name-GGUF:Q8_0", "--dry-run", "--json")
+    check(json.loads(result.stdout)["freed_bytes"] == len(q8) and place.run("fit", "org/name-GGUF:Q8_0").returncode == 0, "--dry-run says what would be freed")
+    result = place.run("rm", "org/name-GGUF:Q8_0", "--yes", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == len(q8), f"rm of one quantization {result.stderr.decode()[:200]}")
+    check(place.blobs("org/name-GGUF") == [digest] and place.run("fit", "org/name-GGUF").returncode == 0, "... leaves the other")
+    for name in ("pub/thing-GGUF", "llama9:1b"):
+        result = place.run("rm", name, "--yes")
+        check(result.returncode == 2 and b"--force" in result.stderr, f"rm {name}: another tool's files are left alone")
+    result = place.run("rm", "llama9:1b", "--yes", "--force")
+    check(result.returncode == 0 and os.path.exists(os.path.join(blobs, "sha256-" + digest)) and place.run("fit", "llama9:latest").returncode == 0, "... a blob that another tag uses stays")
+    result = place.run("rm", "pub/thing-GGUF", "--yes", "--force")
+    check(result.returncode == 0 and not os.path.exists(os.path.join(home, ".lmstudio/models/pub/thing-GGUF")) and os.path.isdir(os.path.join(home, ".lmstudio/models")), "... and LM Studio's goes with --force, its folder too")
+    check(place.run("rm", "mine", "--yes").returncode == 0 and os.listdir(os.path.join(home, "models")) == ["broken.gguf"], "rm in kvasir's own folder")
+    check(place.run("rm", "nothing", "--yes").returncode == 1, "rm of nothing")
+
+    # Two revisions that share files.
+    old = place.hub.add("org/two", {"m-Q8_0.gguf": q8, "extra-Q4_0.gguf": q4})
+    place.get("org/two:Q8_0")
+    place.get("org/two:Q4_0")
+    new = place.hub.add("org/two", {"m-Q8_0.gguf": q8, "extra-Q4_0.gguf": synth("gguf-q4_1", folder)}, revision="v2")
+    place.get("org/two:Q8_0@v2")
+    rows = {r["name"] for r in json.loads(place.run("ls", "two", "--json").stdout)}
+    check(rows == {"org/two:Q8_0", "org/two:Q4_0", "org/two:Q8_0@v2"}, f"two revisions: {sorted(rows)}")
+    result = place.run("rm", "org/two@main", "--yes", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == len(q4), f"rm of a revision frees what only it used {result.stderr.decode()[:200]}")
+    check(place.whole("org/two", new, "m-Q8_0.gguf", q8) and not os.path.exists(place.snapshot("org/two", old)), "... and leaves the other revision whole")
+    check(not os.path.exists(os.path.join(place.repo("org/two"), "refs", "main")) and os.path.exists(os.path.join(place.repo("org/two"), "refs", "v2")), "... with its ref")
+    result = place.run("rm", "org/two", "--yes")
+    check(result.returncode == 0 and not os.path.exists(place.repo("org/two")), "rm of the repository leaves nothing")
+    place.close()
+
+
+def main():
+    chosen = sys.argv[2] if len(sys.argv) > 2 else ""
+    with tempfile.TemporaryDirectory(prefix="kvasir-hub-") as folder:
+        tests = [(n, f) for n, f in globals().items() if n.startswith("test_") and chosen in n]
+        for name, test in sorted(tests, key=lambda t: inspect.getsourcelines(t[1])[1]):
+            print(f"== {name[5:]}", flush=True)
+            begin = time.time()
+            try:
+                test(folder)
+            except Exception as error:  # a test that cannot go on is a failure with a place
+                import traceback
+                traceback.print_exc()
+                check(False, f"{name}: {error!r}")
+            print(f"   {time.time() - begin:.1f} s", flush=True)
+    print(f"{len(failures)} failures" if failures else "all passed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
