@@ -31,6 +31,12 @@ std::string gigabytes(uint64_t bytes) {
                                : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
 }
 
+// A message without the file's name before it.
+std::string reason_of(const std::string& message) {
+  const size_t colon = message.find(": ");
+  return colon == std::string::npos ? message : message.substr(colon + 2);
+}
+
 // One line on stderr that does not run into a progress bar.
 void say(const std::string& line) {
   std::fprintf(stderr, "%s%s\n", isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", line.c_str());
@@ -220,9 +226,15 @@ Choice HubGet::choose_gguf(const std::vector<hub::GgufGroup>& groups) {
       smallest = report;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
-      refused = error.what();
-      // Another quantization has the same family: only a storage format could make a difference.
+      // Another quantization has the same family: only a storage format can make a difference.
+      const std::string reason = reason_of(error.what());
+      const bool again = reason == refused;
+      refused = reason;
       say(fmt::format("{}: not {}: {}", listing_.repo, group->quant, refused));
+      if (again) {
+        drop_prefixes(group->parts);
+        break;
+      }
     }
     drop_prefixes(group->parts);
   }

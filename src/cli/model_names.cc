@@ -129,11 +129,16 @@ fs::path resolve_model(const std::string& model) {
                   std::move(list));
     }
   }
-  if (reference && (reference->is_link || !model.ends_with(".gguf") || reference->repo != model))
+  if (reference) {
+    const std::string name = reference->is_link ? reference->text() : model;
     throw Error(ErrorCode::not_found,
-                fmt::format("model {} is not on this machine: run `kvasir get {}`", printable(model),
-                            reference->is_link ? reference->text() : model),
+                model.ends_with(".gguf") && !reference->is_link
+                    ? fmt::format("{}: no such file (one of a repository on the hub: `kvasir get {}`)",
+                                  printable(model), printable(name))
+                    : fmt::format("model {} is not on this machine: run `kvasir get {}`", printable(model),
+                                  printable(name)),
                 similar_names(models, model));
+  }
   std::string known;
   for (const StarterModel& starter : starter_models())
     known += (known.empty() ? "" : ", ") + std::string(starter.short_name);

@@ -56,6 +56,7 @@ bool FileLock::try_acquire(const fs::path& path) {
                   "{}: cannot be locked: {} (set HF_HUB_CACHE to a folder on another disk)",
                   printable(path.string()), std::strerror(error));
     }
+    (void)::fchmod(fd, 0664);  // whatever the umask says; another user's file stays as it is
     // Whoever held it may have removed the file: then this lock guards nothing.
     struct stat ours {};
     struct stat named {};
@@ -153,6 +154,20 @@ std::optional<fs::path> HubCache::find_snapshot(std::string_view repo, std::stri
   if (!revision.empty()) return std::nullopt;
   const std::vector<std::string> all = snapshots(repo);
   return all.empty() ? std::nullopt : existing(all.front());
+}
+
+void HubCache::tag() const {
+  const fs::path path = root_ / "CACHEDIR.TAG";
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) return;
+  constexpr std::string_view kText =
+      "Signature: 8a477f597d28d172789f06886806bc55\n"
+      "# This file marks a cache of downloads that backup tools may leave out "
+      "(https://bford.info/cachedir/).\n";
+  make_folder(root_);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(kText.data(), kText.size())));
+  file.commit();
 }
 
 std::vector<std::string> HubCache::snapshots(std::string_view repo) const {

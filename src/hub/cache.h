@@ -51,6 +51,8 @@ class HubCache {
   std::optional<std::string> read_ref(std::string_view repo, std::string_view revision) const;
   // Whole or not at all; does nothing when it says so already, or when `revision` is the commit itself.
   void write_ref(std::string_view repo, std::string_view revision, std::string_view commit) const;
+  // CACHEDIR.TAG, by which backup tools know a cache.
+  void tag() const;
   // Makes (or replaces) the snapshot's link to a blob.
   void link(std::string_view repo, std::string_view commit, std::string_view path,
             std::string_view digest) const;

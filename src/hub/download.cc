@@ -90,7 +90,7 @@ class Downloader {
   void transfer(HttpClient& http, const Part& part);
   Verdict check_response(const HttpResponse& response, const Part& part, uint64_t at, bool direct);
   void drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes, bool complete);
-  void restart(Blob& blob, const std::string& why);
+  void restart(const Part& part, const std::string& why);
   void finish(std::unique_lock<std::mutex>& held, Blob& blob);
   void complete(Blob& blob);
   void add_progress(int64_t bytes);
@@ -157,6 +157,7 @@ void Downloader::pause_all(double seconds) {
 
 DownloadOutcome Downloader::run() {
   make_folder(cache_.repo_folder(listing_.repo) / "blobs");
+  cache_.tag();
   make_folder(cache_.lock_file(listing_.repo, "x").parent_path());
   uint64_t parts = 0;
   for (const auto& blob : blobs_) parts += blob->wanted / options_.part_bytes + 1;
@@ -368,9 +369,11 @@ void Downloader::drain(const Part& part, uint64_t begin, std::vector<std::byte>*
   changed_.notify_all();
 }
 
-void Downloader::restart(Blob& blob, const std::string& why) {
+void Downloader::restart(const Part& part, const std::string& why) {
+  Blob& blob = *part.blob;
   const std::lock_guard guard(mutex_);
   const std::lock_guard writing(blob.writing);
+  if (blob.generation != part.generation) return;  // another part found the same
   if (++blob.restarts > kRestarts)
     throw_error(ErrorCode::corrupt_file, "{}/{}: {}, again and again: try later", listing_.repo,
                 blob.file.path, why);
@@ -389,6 +392,7 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
   Blob& blob = *part.blob;
   const HubSettings& settings = client_.settings();
   std::vector<std::byte> buffer;
+  if (!part.one_stream) buffer.reserve(part.end - part.begin);
   uint64_t drained = part.begin;  // everything before is on disk or handed on
   int attempt = 0;
   while (!stopping()) {
@@ -442,7 +446,7 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
     const uint64_t reached = drained + buffer.size();
     client_.count_received(received);
     if (too_long) {
-      restart(blob, fmt::format("the server sends more than the {} bytes listed", blob.file.size));
+      restart(part, fmt::format("the server sends more than the {} bytes listed", blob.file.size));
       return;
     }
     if (reached >= part.end) break;
@@ -450,7 +454,7 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
       case Verdict::obsolete:
         return;
       case Verdict::changed:
-        restart(blob, "its entity tag changed on the server");
+        restart(part, "its entity tag changed on the server");
         return;
       case Verdict::ranges_ignored: {
         const std::lock_guard guard(mutex_);
@@ -467,7 +471,7 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
     }
     if (stopping()) return;
     if (response.failure == NetworkFailure::none && response.status == 416) {
-      restart(blob, "the server knows no such range");
+      restart(part, "the server knows no such range");
       return;
     }
     attempt = reached > at ? 1 : attempt + 1;

@@ -731,6 +731,58 @@ def test_names_ls_rm(folder):
     place.close()
 
 
+def test_shared_blobs(folder):
+    """Newer Python tools keep one copy for all repositories: blobs/<digest> is a link into <hub>/blobs."""
+    place = Place(folder)
+    model = synth("bf16", folder)
+    place.hub.add("org/name", model)
+    place.get("org/name")
+    blob = os.path.join(place.repo("org/name"), "blobs", hashlib.sha256(model["model.safetensors"]).hexdigest())
+    os.makedirs(os.path.join(place.cache, "blobs", "ab"))
+    os.rename(blob, os.path.join(place.cache, "blobs", "ab", "abcd"))
+    os.symlink("../../blobs/ab/abcd", blob)
+    check(place.run("fit", "org/name").returncode == 0, "a model whose content is shared opens")
+    check(place.get("org/name").json.get("fetched") is False, "... and is not fetched again")
+    check(place.run("rm", "org/name", "--yes").returncode == 0 and os.path.exists(os.path.join(place.cache, "blobs", "ab", "abcd")), "rm leaves the shared content to the tool that made it")
+    place.close()
+
+
+def test_defaults(folder):
+    """Command line, environment, configuration file, built in."""
+    place = Place(folder)
+    model = write(place.folder, "m.gguf", synth("gguf-q8_0", folder))
+    config = write(place.folder, "config.toml", b"")
+    env = {"KVASIR_CONFIG": config}
+
+    def batch(*args, **more):
+        result = place.run("fit", *args, "--json", env=dict(env, **more))
+        return json.loads(result.stdout)["batch"] if result.returncode == 0 else result.stderr.decode()
+
+    check(batch(model) == 1, "built in")
+    write(place.folder, "config.toml", b"batch = 2\n")
+    check(batch(model) == 2, "the configuration file")
+    write(place.folder, "config.toml", f"batch = 2\n[fit]\nbatch = 3\nmodel = '{model}'\n".encode())
+    check(batch() == 3, "the command's section, and MODEL")
+    check(batch(KVASIR_BATCH="4") == 4, "the environment before the file")
+    check(batch("--batch", "5", KVASIR_BATCH="4") == 5, "the command line before both")
+    doctor = json.loads(place.run("doctor", "--quick", "--json", env=env).stdout)
+    check(doctor["config_file"] == config and doctor["config"]["fit.batch"] == "3" and doctor["hub"]["endpoint"] == place.hub.url, "doctor shows the file, what it holds, and the hub")
+    check(b"config.toml" in place.run("doctor", "--quick", env=env).stdout, "... in words, too")
+    write(place.folder, "config.toml", b"[fit]\n\nbach = 3\n")
+    result = place.run("fit", model, env=env)
+    check(result.returncode == 2 and b"config.toml:3:" in result.stderr and b"did you mean batch" in result.stderr, f"an unknown key is refused with the nearest: {result.stderr.decode()[:200]}")
+    check(any("bach" in p for p in json.loads(place.run("doctor", "--quick", "--json", env=env).stdout)["problems"]), "doctor says so, and runs")
+    check(place.run("fit", "--help", env=env).returncode == 0, "--help runs")
+    result = place.run("fit", model, env={"KVASIR_ACTIVATIONS": "f32"})
+    check(result.returncode == 2 and b"KVASIR_ACTIVATIONS" in result.stderr, "numerics do not come from the environment")
+    xdg = os.path.join(place.folder, "xdg", "kvasir")
+    os.makedirs(xdg)
+    write(xdg, "config.toml", b"batch = 6\n")
+    env = {"XDG_CONFIG_HOME": os.path.dirname(xdg)}
+    check(batch(model) == 6, "XDG_CONFIG_HOME")
+    place.close()
+
+
 def main():
     chosen = sys.argv[2] if len(sys.argv) > 2 else ""
     with tempfile.TemporaryDirectory(prefix="kvasir-hub-") as folder:
