@@ -8,6 +8,7 @@
 #include "cli/config_file.h"
 #include "cli/defaults.h"
 #include "cli/limits_report.h"
+#include "cli/model_names.h"
 #include "cli/starter_models.h"
 #include "cli/version.h"
 #include "hub/settings.h"
@@ -73,6 +74,8 @@ void report_settings(CLI::App& app, Json* out, Json* problems) {
                      {"cache", hub.cache.string()},
                      {"token_from", hub.token.empty() ? Json() : Json(hub.token_source)},
                      {"offline", hub.offline}};
+    if (local_models().empty())
+      problems->push_back("no model is here: `kvasir get smollm2` fetches a small one");
   } catch (const Error& error) {
     problems->push_back(error.what());
   }
@@ -96,10 +99,6 @@ int doctor(CLI::App& app, bool json, bool quick) {
   out["isa_available"] = available;
   out["models_folder"] = models_folder().string();
   Json problems = Json::array();
-  bool any_model = false;
-  for (const StarterModel& model : starter_models())
-    any_model |= std::filesystem::exists(models_folder() / model.file_name);
-  if (!any_model) problems.push_back("no starter model has been fetched: run `kvasir get smollm2`");
   if (std::string_view(kBuildType) == "debug")
     problems.push_back("this is a debug build: it is many times slower than a release build");
   if (best_isa_level() == IsaLevel::generic)

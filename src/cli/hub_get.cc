@@ -73,6 +73,7 @@ class HubGet {
         client_(std::move(settings),
                 {.retries = flags.retries, .cancelled = [] { return interrupted(); }, .note = say}) {
     download_.connections = flags.connections;
+    options_.load.threads = 0;  // as many as a run would take, whose scratch is part of the plan
     options_.context_hint = flags.context;
     if (!flags.memory.empty()) options_.memory_budget = parse_size(flags.memory, "--memory");
   }

@@ -499,6 +499,7 @@ def test_quantizations(folder):
     between = (plan["Q8_0"] + max(plan["Q4_K_M"], plan["Q4_0"])) // 2
     result = place.get("org/name-GGUF", "--memory", between)
     check(result.returncode == 0 and result.json["quant"].startswith("Q4"), f"with less memory, the best that fits by fit's own plan: {result.text[:300]}")
+    check("needs %.1f MB" % (plan[result.json["quant"]] / 1e6) in result.json["reason"], f"... to the byte that fit plans: {result.json['reason']} {plan}")
     check(json.loads(place.run("fit", "org/name-GGUF", "--json", "--memory", between).stdout)["fits"], "... and fit agrees")
     check(not place.incomplete("org/name-GGUF") and len(place.blobs("org/name-GGUF")) == 1, "headers that were only looked at are gone")
     shutil.rmtree(place.cache)
