@@ -80,6 +80,35 @@ size_t cgroup_memory_limit() {
 
 }  // namespace
 
+void arrange_cpus(const std::vector<LogicalCpu>& found, Topology& topology) {
+  struct Ranked {
+    int cpu;
+    int sibling;
+    bool slow;
+    int node;
+  };
+  long fastest = 0;
+  for (const LogicalCpu& cpu : found) fastest = std::max(fastest, cpu.speed);
+  std::map<std::pair<long, long>, int> siblings;
+  std::set<int> nodes;
+  std::vector<Ranked> ranked;
+  topology.fast_cores = 0;
+  for (const LogicalCpu& cpu : found) {
+    const int sibling = siblings[{cpu.package, cpu.core}]++;
+    const bool slow = cpu.speed > 0 && cpu.speed < fastest - fastest / 5;
+    nodes.insert(cpu.node);
+    ranked.push_back({cpu.cpu, sibling, slow, cpu.node});
+    if (sibling == 0 && !slow) ++topology.fast_cores;
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    return std::tuple(a.sibling, a.slow, a.node) < std::tuple(b.sibling, b.slow, b.node);
+  });
+  topology.cpus.clear();
+  for (const Ranked& cpu : ranked) topology.cpus.push_back(cpu.cpu);
+  topology.physical_cores = static_cast<int>(siblings.size());
+  topology.numa_nodes = std::max<int>(1, static_cast<int>(nodes.size()));
+}
+
 Topology discover_topology() {
   Topology topology;
   // The affinity mask may be larger than cpu_set_t on big machines: grow until the kernel accepts it.
@@ -97,33 +126,22 @@ Topology discover_topology() {
   }
   if (allowed.empty()) allowed.push_back(0);
 
-  // Group by (package, core): the first sibling of each core comes first; among cores, the fastest (highest
-  // maximum frequency).
-  struct Cpu {
-    int cpu;
-    int sibling;
-    long speed;
-  };
-  std::map<std::pair<long, long>, int> siblings;
-  std::vector<Cpu> cpus;
-  std::set<std::string> nodes;
+  std::vector<LogicalCpu> found;
   for (int cpu : allowed) {
     const std::string base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
-    const long package = number_in(base + "/topology/physical_package_id", 0);
-    const long core = number_in(base + "/topology/core_id", cpu);
-    const int sibling = siblings[{package, core}]++;
-    cpus.push_back({cpu, sibling, number_in(base + "/cpufreq/cpuinfo_max_freq", 0)});
+    LogicalCpu facts;
+    facts.cpu = cpu;
+    facts.package = number_in(base + "/topology/physical_package_id", 0);
+    facts.core = number_in(base + "/topology/core_id", cpu);
+    facts.speed = number_in(base + "/cpufreq/cpuinfo_max_freq", 0);
     std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(base, ignored))
-      if (entry.path().filename().string().rfind("node", 0) == 0)
-        nodes.insert(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(base, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (name.rfind("node", 0) == 0) facts.node = std::atoi(name.c_str() + 4);
+    }
+    found.push_back(facts);
   }
-  std::stable_sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
-    return std::tuple(a.sibling, -a.speed) < std::tuple(b.sibling, -b.speed);
-  });
-  for (const Cpu& cpu : cpus) topology.cpus.push_back(cpu.cpu);
-  topology.physical_cores = static_cast<int>(siblings.size());
-  topology.numa_nodes = std::max<int>(1, static_cast<int>(nodes.size()));
+  arrange_cpus(found, topology);
   topology.quota_cpus = cgroup_quota();
 
   std::ifstream meminfo("/proc/meminfo");
@@ -148,7 +166,7 @@ Topology discover_topology() {
 }
 
 int default_threads(const Topology& topology) {
-  int threads = topology.physical_cores;
+  int threads = topology.fast_cores > 0 ? topology.fast_cores : topology.physical_cores;
   if (topology.quota_cpus > 0)
     threads = std::min(threads, static_cast<int>(std::floor(topology.quota_cpus + 0.01)));
   return std::max(1, threads);

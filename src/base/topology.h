@@ -8,10 +8,11 @@
 namespace kvasir {
 
 struct Topology {
-  std::vector<int>
-      cpus;  // logical processors in the affinity mask, in order of preference: one per physical core first
-             // (fast cores of a hybrid processor before slow ones), SMT siblings after
+  // Logical processors in the affinity mask, in order of preference: one per physical core first (fast cores
+  // of a hybrid processor before slow ones, and those of a memory node together), SMT siblings after.
+  std::vector<int> cpus;
   int physical_cores = 1;      // distinct cores among them
+  int fast_cores = 0;          // those within a fifth of the fastest one's frequency; 0: all
   double quota_cpus = 0;       // cgroup CPU quota in processors (0: none)
   size_t memory_bytes = 0;     // physical memory, or the cgroup's limit where that is lower
   size_t available_bytes = 0;  // of it, what could be had now
@@ -21,7 +22,18 @@ struct Topology {
 
 Topology discover_topology();
 
-// Threads to use when the user names none: one per physical core, no more than the quota allows, at least 1.
+// Threads to use when the user names none: one per fast physical core (shares of work are equal, so a slow
+// core would make the others wait), no more than the quota allows, at least 1.
 int default_threads(const Topology& topology);
+
+// What discover_topology finds out about one logical processor, and the order it makes of them: for tests.
+struct LogicalCpu {
+  int cpu = 0;
+  long package = 0;
+  long core = 0;   // in its package
+  int node = 0;    // of memory
+  long speed = 0;  // highest frequency; 0: unknown
+};
+void arrange_cpus(const std::vector<LogicalCpu>& found, Topology& topology);
 
 }  // namespace kvasir

@@ -37,6 +37,43 @@ TEST(Topology, ThreadsStayWithinTheQuota) {
   EXPECT_EQ(default_threads(topology), 1);
 }
 
+TEST(Topology, OneThreadAFastCoreNodeByNodeSiblingsLast) {
+  // Two nodes of two cores with two threads each, numbered across nodes as processors often are.
+  Topology topology;
+  arrange_cpus({{0, 0, 0, 0, 0},
+                {1, 1, 0, 1, 0},
+                {2, 0, 1, 0, 0},
+                {3, 1, 1, 1, 0},
+                {4, 0, 0, 0, 0},
+                {5, 1, 0, 1, 0},
+                {6, 0, 1, 0, 0},
+                {7, 1, 1, 1, 0}},
+               topology);
+  EXPECT_EQ(topology.cpus, (std::vector<int>{0, 2, 1, 3, 4, 6, 5, 7}));
+  EXPECT_EQ(topology.physical_cores, 4);
+  EXPECT_EQ(topology.numa_nodes, 2);
+  EXPECT_EQ(default_threads(topology), 4);
+}
+
+TEST(Topology, SlowCoresOfAHybridProcessorAreNotWaitedFor) {
+  Topology topology;
+  // Two fast cores with two threads each, one of them a little faster; three slow ones.
+  arrange_cpus({{0, 0, 0, 0, 5600},
+                {1, 0, 0, 0, 5600},
+                {2, 0, 1, 0, 5400},
+                {3, 0, 1, 0, 5400},
+                {4, 0, 2, 0, 4200},
+                {5, 0, 3, 0, 4200},
+                {6, 0, 4, 0, 4200}},
+               topology);
+  EXPECT_EQ(topology.cpus, (std::vector<int>{0, 2, 4, 5, 6, 1, 3}));
+  EXPECT_EQ(topology.physical_cores, 5);
+  EXPECT_EQ(topology.fast_cores, 2);
+  EXPECT_EQ(default_threads(topology), 2);
+  topology.quota_cpus = 1.5;
+  EXPECT_EQ(default_threads(topology), 1);
+}
+
 TEST(Topology, KnowsTheMemory) {
   const Topology topology = discover_topology();
   EXPECT_GT(topology.memory_bytes, size_t{1} << 28);
