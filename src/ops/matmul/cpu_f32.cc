@@ -29,6 +29,40 @@ void run_tiles(const float* const* w, int cols, const uint8_t* x, size_t stride,
     f32_tile<1, P>(w, cols, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
 }
 
+// Up to this many rows f16 weights go from the panel through a conversion into the multiply-adds; with more,
+// a chunk is converted once for all of them.
+constexpr int kFewF16Rows = 4;
+
+template <int R, int P>
+void f16_tile(const uint8_t* const* w, int cols, const float* x, float* acc) {
+  Floats a[P][R];
+  for (int p = 0; p < P; ++p)
+    for (int r = 0; r < R; ++r) a[p][r] = load(acc + 16 * (p * kRowBlock + r));
+#pragma GCC unroll 4
+  for (int c = 0; c < cols; ++c) {
+    for (int p = 0; p < P; ++p) {
+      if (c % 2 == 0) request(w[p] + 32 * c);
+      const Floats weight = load_f16x16(w[p] + 32 * c);
+      for (int r = 0; r < R; ++r) a[p][r] = fma(weight, set1(x[kChunkCols * r + c]), a[p][r]);
+    }
+  }
+  for (int p = 0; p < P; ++p)
+    for (int r = 0; r < R; ++r) store(acc + 16 * (p * kRowBlock + r), a[p][r]);
+}
+
+// x: f32 rows, kChunkCols apart.
+template <int P>
+void run_f16_tiles(const uint8_t* const* w, int cols, const float* x, int rows, float* acc) {
+  for (int r = 0; r < rows;) {
+    const int left = rows - r;
+    const int step = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    if (step == 4) f16_tile<4, P>(w, cols, x + kChunkCols * r, acc + 16 * r);
+    if (step == 2) f16_tile<2, P>(w, cols, x + kChunkCols * r, acc + 16 * r);
+    if (step == 1) f16_tile<1, P>(w, cols, x + kChunkCols * r, acc + 16 * r);
+    r += step;
+  }
+}
+
 // Input rows of bf16 as f32, a chunk at a time.
 void widen(const uint8_t* x, size_t stride, int rows, int cols, float* out) {
   for (int r = 0; r < rows; ++r)
@@ -41,6 +75,8 @@ void multiply(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int6
               int64_t row_end) {
   const KernelWeight& weight = call.weight;
   const bool direct = weight.layout.codes == CodeKind::f32;
+  const bool few_f16 =
+      kBf16Input && weight.layout.codes == CodeKind::f16 && row_end - row_begin <= kFewF16Rows;
   const int unit_panels = call.epilogue == Epilogue::none ? 1 : 2;
   const int64_t panel_end = unit_end * unit_panels;
   alignas(64) float acc[kPanels][kRowBlock][16];
@@ -58,6 +94,16 @@ void multiply(const KernelCall& call, int64_t unit_begin, int64_t unit_end, int6
         // Columns that pad the weight are zero in it; the input need not have them.
         const int stored = static_cast<int>(smaller(kChunkCols, weight.cols - col));
         const int cols = static_cast<int>(smaller(kChunkCols, call.cols - col));
+        if (few_f16) {
+          const uint8_t* x = call.input + call.input_stride * static_cast<size_t>(row) + 2 * col;
+          widen(x, call.input_stride, rows, (cols + 15) / 16 * 16, widened);
+          if (panels == 2)
+            run_f16_tiles<2>(data, cols, widened, rows, acc[0][0]);
+          else
+            run_f16_tiles<1>(data, cols, widened, rows, acc[0][0]);
+          for (int p = 0; p < panels; ++p) data[p] += weight.chunk_stride;
+          continue;
+        }
         const float* w[kPanels];
         for (int p = 0; p < panels; ++p) {
           if (row == row_begin) request_chunk(data[p], weight.chunk_stride);
