@@ -87,21 +87,34 @@ StepCost step_cost(const models::Model& model, const program::Counts& counts) {
   return cost;
 }
 
-void add_profile(Json& table, const program::Program& program, std::vector<program::OpProfile> profile,
+// One row a kind of op; products by what they give (qkv, attention_out, activated, ...), in order of time.
+void add_profile(Json& table, const models::Model& model, program::CpuExecutor& executor,
                  const MachineLimits& limits) {
   struct Sum {
     double seconds = 0, bytes = 0, operations = 0;
     int64_t runs = 0;
   };
   std::map<std::string, Sum> kinds;
-  for (size_t i = 0; i < profile.size(); ++i) {
-    Sum& sum = kinds[std::string(program.ops()[i]->kind())];
-    sum.seconds += std::chrono::duration<double>(profile[i].time).count();
-    sum.bytes += profile[i].cost.bytes;
-    sum.operations += profile[i].cost.operations;
-    sum.runs += profile[i].runs;
+  for (const program::Program* part : {&model.trunk(), &model.head()}) {
+    const program::Program& program = *part;
+    const std::vector<program::OpProfile> profile = executor.take_profile(program);
+    for (size_t i = 0; i < profile.size(); ++i) {
+      const program::Op& op = *program.ops()[i];
+      std::string kind(op.kind());
+      if (kind == "linear" && !op.outputs().empty())
+        kind += " " + program.values()[static_cast<size_t>(op.outputs()[0].index)].name;
+      Sum& sum = kinds[kind];
+      sum.seconds += std::chrono::duration<double>(profile[i].time).count();
+      sum.bytes += profile[i].cost.bytes;
+      sum.operations += profile[i].cost.operations;
+      sum.runs += profile[i].runs;
+    }
   }
-  for (const auto& [kind, sum] : kinds) {
+  std::vector<std::pair<std::string, Sum>> rows(kinds.begin(), kinds.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  for (const auto& [kind, sum] : rows) {
+    if (sum.runs == 0) continue;
     const double at_memory =
         limits.read_bandwidth_gb_s > 0 ? sum.bytes / (limits.read_bandwidth_gb_s * 1e9) : 0;
     const double at_peak =
@@ -117,9 +130,9 @@ void add_profile(Json& table, const program::Program& program, std::vector<progr
 }
 
 void print_profile(const char* title, const Json& table) {
-  std::printf("%s\n  %-22s %8s %10s %9s %9s %6s\n", title, "op", "runs", "ms", "GB", "Gop", "limit");
+  std::printf("%s\n  %-24s %8s %10s %9s %9s %6s\n", title, "op", "runs", "ms", "GB", "Gop", "limit");
   for (const Json& row : table)
-    std::printf("  %-22s %8lld %10.2f %9.3f %9.2f %5.0f%%\n", row["op"].get<std::string>().c_str(),
+    std::printf("  %-24s %8lld %10.2f %9.3f %9.2f %5.0f%%\n", row["op"].get<std::string>().c_str(),
                 static_cast<long long>(row["runs"]), row["seconds"].get<double>() * 1e3,
                 row["gbytes"].get<double>(), row["gops"].get<double>(),
                 row["fraction_of_limit"].get<double>() * 100);
@@ -164,14 +177,16 @@ int bench(const BenchFlags& flags) {
     std::vector<double> seconds;
     for (int run = 0; run <= flags.runs; ++run) {
       engine::Context context = engine->new_context();
-      if (run == flags.runs && flags.profile) engine->executor().enable_profile(model.trunk());
+      if (run == flags.runs && flags.profile)
+        for (const program::Program* program : {&model.trunk(), &model.head()})
+          engine->executor().enable_profile(*program);
       const Clock::time_point start = Clock::now();
       engine->prefill(context, ids);
       if (run > 0) seconds.push_back(seconds_since(start));  // the first run warms caches and clocks up
     }
     if (flags.profile) {
       out["prefill_profile"] = Json::array();
-      add_profile(out["prefill_profile"], model.trunk(), engine->executor().take_profile(), limits);
+      add_profile(out["prefill_profile"], model, engine->executor(), limits);
     }
     const double time = median(seconds);
     const program::Counts counts{flags.prompt, 1, 0};
@@ -194,7 +209,9 @@ int bench(const BenchFlags& flags) {
     std::vector<double> seconds;
     const std::vector<int32_t> ids = synthetic_ids(flags.tokens * batch, vocab, 2);
     for (int run = 0; run <= flags.runs; ++run) {
-      if (run == flags.runs && flags.profile) engine->executor().enable_profile(model.trunk());
+      if (run == flags.runs && flags.profile)
+        for (const program::Program* program : {&model.trunk(), &model.head()})
+          engine->executor().enable_profile(*program);
       const Clock::time_point start = Clock::now();
       for (int64_t t = 0; t < flags.tokens; ++t) {
         builder.clear();
@@ -210,7 +227,7 @@ int bench(const BenchFlags& flags) {
     }
     if (flags.profile) {
       out["decode_profile"] = Json::array();
-      add_profile(out["decode_profile"], model.trunk(), engine->executor().take_profile(), limits);
+      add_profile(out["decode_profile"], model, engine->executor(), limits);
     }
     const double time = median(seconds) / static_cast<double>(flags.tokens);  // of one step
     const models::MemoryPlan& memory = model.memory();
@@ -219,7 +236,9 @@ int bench(const BenchFlags& flags) {
     const double stored_share = memory.weights_bytes > 0 ? static_cast<double>(memory.stored_bytes) /
                                                                static_cast<double>(memory.weights_bytes)
                                                          : 1;
-    const double weights = step_cost(model, {batch, batch, batch}).weight_bytes * std::min(1.0, stored_share);
+    const StepCost cost = step_cost(model, {batch, batch, batch});
+    const double weights = cost.weight_bytes * std::min(1.0, stored_share);
+    out["decode_operations"] = cost.operations;
     double kv = 0;
     const double middle =
         static_cast<double>(flags.depth) + static_cast<double>(flags.tokens * (flags.runs + 1)) / 2;

@@ -31,6 +31,7 @@ void add_get(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_kv(CLI::App& app, Invocation& invocation);
 void add_ls(CLI::App& app, Invocation& invocation);
+void add_pack(CLI::App& app, Invocation& invocation);
 void add_render(CLI::App& app, Invocation& invocation);
 void add_rm(CLI::App& app, Invocation& invocation);
 void add_synth(CLI::App& app, Invocation& invocation);

@@ -22,6 +22,7 @@ int fit(const LoadFlags& flags, bool json) {
                                   {"process_bytes", report.process_bytes},
                                   {"total_bytes", report.total_bytes},
                                   {"stored_bytes", report.stored_bytes},
+                                  {"pack_file", report.pack_file},
                                   {"available_bytes", report.available_bytes},
                                   {"kv_bytes_per_token", report.kv_bytes_per_token},
                                   {"context", report.context},
@@ -45,6 +46,9 @@ int fit(const LoadFlags& flags, bool json) {
            {"bytes_per_token", group.bytes_per_token}});
     std::printf("%s\n", out.dump(1).c_str());
   } else {
+    if (!report.pack_file.empty())
+      std::printf("weights are mapped from %s, shared with other processes that do\n",
+                  report.pack_file.c_str());
     std::printf("%s: %s\n%s\n", flags.model.c_str(), report.fits ? "fits" : "does not fit",
                 engine::describe(report).c_str());
     for (const models::KvGroup& group : report.kv_groups)

@@ -34,6 +34,9 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
       ->check(CLI::NonNegativeNumber);
   group->add_option("--kv-plain", kv_plain, "Plain type of encoded layers: f32, f16, bf16");
   group->add_option("--kv-page", kv_page, "Tokens a KV page: a power of two, 16 to 256");
+  group->add_option(
+      "--pack", pack,
+      "Packed weights to map: a FILE, auto (the one that kvasir pack wrote beside the model), off");
   group->add_option("--memory", memory,
                     "Memory that may be used, for example 8G (default: what is available)");
 }
@@ -71,6 +74,8 @@ engine::EngineOptions LoadFlags::options() const {
   out.load.rows = batch;
   out.load.chunk = chunk;
   out.load.page_tokens = kv_page;
+  out.load.pack = models::pack_choice(pack);
+  out.load.note = [](const std::string& text) { std::fprintf(stderr, "kvasir: note: %s\n", text.c_str()); };
   if (!memory.empty()) out.memory_budget = parse_size(memory, "--memory");
   if (kv_page < 16 || kv_page > 256 || (kv_page & (kv_page - 1)) != 0)
     throw_error(ErrorCode::invalid_input, "--kv-page: {} is not a power of two from 16 to 256", kv_page);

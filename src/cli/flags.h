@@ -24,6 +24,7 @@ struct LoadFlags {
   std::string kv_plain;
   int kv_page = 64;
   std::string memory;
+  std::string pack = "auto";
 
   void add_to(CLI::App& command, bool with_batch = true);
   engine::EngineOptions options() const;  // throws Error naming the flag

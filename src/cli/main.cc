@@ -69,6 +69,7 @@ int run(int argc, char** argv) {
   add_rm(app, invocation);
   add_fit(app, invocation);
   add_inspect(app, invocation);
+  add_pack(app, invocation);
   add_bench(app, invocation);
   add_eval(app, invocation);
   add_tokenize(app, invocation);

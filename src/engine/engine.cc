@@ -61,9 +61,12 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
                                            : std::string()),
         describe(report));
   options.load.ledger = engine->ledger_.get();
+  // With several memory nodes the packing team and the running one sit on the same processors: a panel of a
+  // weight is packed, hence placed, by the member that will read it.
+  const Topology topology = discover_topology();
+  if (options.pin_threads || topology.numa_nodes > 1) options.load.cpus = topology.cpus;
   engine->model_ = models::Model::load(path, options.load);
-  engine->team_ = std::make_unique<ThreadTeam>(
-      options.load.threads, options.pin_threads ? discover_topology().cpus : std::vector<int>{});
+  engine->team_ = std::make_unique<ThreadTeam>(options.load.threads, options.load.cpus);
   engine->executor_ = std::make_unique<program::CpuExecutor>(*engine->team_);
   const CachePlan cache = plan_cache(engine->model_->memory().kv_shape, options, report.context);
   engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa),

@@ -44,6 +44,7 @@ struct EngineOptions {
 struct MemoryReport {
   size_t weights_bytes = 0;
   size_t stored_bytes = 0;
+  std::string pack_file;  // mapped in place of packing; empty: none
   size_t kv_bytes = 0;
   size_t kv_bytes_per_token = 0;
   size_t workspace_bytes = 0;

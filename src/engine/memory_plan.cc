@@ -51,6 +51,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   MemoryReport report;
   report.weights_bytes = plan.weights_bytes;
   report.stored_bytes = plan.stored_bytes;
+  report.pack_file = plan.pack_file;
   report.workspace_bytes = plan.workspace_bytes;
   report.kv_groups = plan.kv_groups;
   report.kv_key = plan.kv_key;

@@ -9,6 +9,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/gather_tokens/gather_tokens.h"
 #include "ops/matmul/matmul_op.h"
+#include "ops/norm_prepare/norm_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 
@@ -125,6 +126,11 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
   if (m.logits_multiplier) logits = ops::scale(head, logits, static_cast<float>(*m.logits_multiplier), isa);
   if (m.logits_divisor) logits = ops::divide(head, logits, static_cast<float>(*m.logits_divisor), isa);
   head.output("logits", logits);
+
+  if (options.fuse) {
+    ops::fuse_norm_prepare(trunk);
+    ops::fuse_norm_prepare(head);
+  }
 }
 
 }  // namespace kvasir::models

@@ -177,11 +177,16 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   planned.graph.activations = options.activations;
   planned.graph.precision = f32 ? ops::AttentionPrecision::f32 : ops::AttentionPrecision::bf16;
   planned.graph.context = context;
+  planned.graph.fuse = options.fuse;
   planned.graph.kv = planned.layers.kv;
   const Recorded programs = record(config, weights, planned.graph, options);
 
   planned.memory.weights_bytes = weights.bytes();
   planned.memory.stored_bytes = weights.stored_bytes();
+  std::string note;
+  if (const auto pack =
+          find_pack(options.pack, opened.checkpoint, config, planned.memory.weights_bytes, note))
+    planned.memory.pack_file = pack->path();
   planned.memory.workspace_bytes = workspace_bytes(programs);
   planned.memory.kv_groups = planned.layers.groups;
   planned.memory.kv_bytes = planned.layers.kv_bytes;
@@ -215,13 +220,22 @@ class PackedModel final : public Model {
     memory_ = planned.memory;
     mask_classes_ = planned.layers.masks;
 
-    weights_arena_ = Arena(memory_.weights_bytes, options.ledger, MemoryCategory::weights);
     weights_ = std::make_unique<WeightStore>(opened.checkpoint, opened.config);
-    ThreadTeam team(options.threads);
-    weights_->load_into(weights_arena_, team, memory_.weights_bytes, options.progress);
-    Recorded programs = record(opened.config, *weights_, planned.graph, options);
-    KVASIR_CHECK_MSG(weights_arena_.used() == memory_.weights_bytes, "weights took {} bytes, planned {}",
-                     weights_arena_.used(), memory_.weights_bytes);
+    ThreadTeam team(options.threads, options.cpus);
+    std::string note;
+    pack_ = find_pack(options.pack, opened.checkpoint, opened.config, memory_.weights_bytes, note);
+    if (!note.empty() && options.note) options.note(note);
+    Recorded programs;
+    if (pack_) {
+      programs = record_mapped(opened, planned, options, team);
+    } else {
+      weights_arena_ = Arena(memory_.weights_bytes, options.ledger, MemoryCategory::weights);
+      weights_->load_into(weights_arena_, team, memory_.weights_bytes, options.progress);
+      programs = record(opened.config, *weights_, planned.graph, options);
+      KVASIR_CHECK_MSG(weights_arena_.used() == memory_.weights_bytes, "weights took {} bytes, planned {}",
+                       weights_arena_.used(), memory_.weights_bytes);
+    }
+    memory_.pack_file = pack_ ? pack_->path() : std::string();
 
     trunk_ = std::move(programs.trunk);
     head_ = std::move(programs.head);
@@ -244,7 +258,22 @@ class PackedModel final : public Model {
     weights_->release_source();
   }
 
+  ~PackedModel() override {
+    if (mapped_ledger_ != nullptr) mapped_ledger_->remove(MemoryCategory::weights, memory_.weights_bytes);
+  }
+
  private:
+  // Mapped pages are memory that the model needs, shared or not: the ledger holds them like packed ones.
+  Recorded record_mapped(Opened& opened, const Planned& planned, const LoadOptions& options,
+                         ThreadTeam& team) {
+    weights_->map_from(*pack_, team, memory_.weights_bytes, options.progress);
+    Recorded programs = record(opened.config, *weights_, planned.graph, options);
+    KVASIR_CHECK(weights_->bytes() == memory_.weights_bytes);
+    if (options.ledger != nullptr) options.ledger->add(MemoryCategory::weights, memory_.weights_bytes);
+    mapped_ledger_ = options.ledger;
+    return programs;
+  }
+
   static std::string regime(const ModelConfig& config, int64_t context) {
     std::string text;
     for (const RopeConfig& rope : config.ropes)
@@ -253,6 +282,8 @@ class PackedModel final : public Model {
   }
 
   Arena weights_arena_;
+  std::optional<formats::PackFile> pack_;  // in place of the arena
+  MemoryLedger* mapped_ledger_ = nullptr;
   std::unique_ptr<WeightStore> weights_;  // owns the packed matrices that the programs' ops point to
   Arena workspace_;
 };
@@ -293,6 +324,28 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& path, const Load
   Opened opened = open_model(path);
   Planned planned = plan_model(opened, options, path);
   return std::make_unique<PackedModel>(opened, std::move(planned), options);
+}
+
+size_t Model::write_pack(const std::filesystem::path& path, const LoadOptions& options,
+                         const std::filesystem::path& out) {
+  Opened opened = open_model(path);
+  LoadOptions plain = options;
+  plain.pack = {};
+  const Planned planned = plan_model(opened, plain, path);
+  // Taken before any tensor is read: a checkpoint that changes meanwhile gives a file that does not match.
+  formats::PackContents contents;
+  contents.layout_version = ops::kComputeLayoutVersion;
+  contents.source = source_identity(opened.checkpoint, opened.config);
+  contents.data_bytes = planned.memory.weights_bytes;
+  Arena arena(planned.memory.weights_bytes, options.ledger, MemoryCategory::weights);
+  WeightStore weights(opened.checkpoint, opened.config);
+  ThreadTeam team(options.threads, options.cpus);
+  weights.load_into(arena, team, planned.memory.weights_bytes, options.progress);
+  record(opened.config, weights, planned.graph, plain);
+  KVASIR_CHECK(arena.used() == contents.data_bytes);
+  contents.entries = weights.entries();
+  formats::write_pack_file(out, contents, {arena.data(), contents.data_bytes});
+  return static_cast<size_t>(std::filesystem::file_size(out));
 }
 
 void Model::run_trunk(const program::StepState& step, program::CpuExecutor& executor) {

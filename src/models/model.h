@@ -28,6 +28,7 @@
 #include "kv/cache_shape.h"
 #include "kv/scheme.h"
 #include "models/numerics_key.h"
+#include "models/packed_source.h"
 #include "program/executor.h"
 #include "program/program.h"
 #include "program/step_state.h"
@@ -49,6 +50,7 @@ std::optional<Activations> activations_from_name(
 struct LoadOptions {
   IsaLevel isa = best_isa_level();
   int threads = 1;  // size of the team that will run the programs: sizes per-thread scratch, never a result
+  std::vector<int> cpus;  // where the packing team's workers sit (ThreadTeam); empty: anywhere
   Activations activations = Activations::automatic;
   int64_t context = 0;   // tokens a sequence may hold; 0: the model's own limit
   int rows = 1;          // most sequences in one step
@@ -58,6 +60,12 @@ struct LoadOptions {
   // Codecs of keys and values, and when rows convert (`--kv` and its companions). Empty: plain, f32 with f32
   // activations, else bf16. `default_plain` and `model_folder` are filled in by the model.
   kv::SchemeRequest kv;
+  // Programs with the rewrites that join ops; never a result (tests compare the two).
+  bool fuse = true;
+  // A packed file to map instead of packing the weights again.
+  PackChoice pack;
+  // Told what a user should know of the load, such as a packed file that does not match.
+  std::function<void(const std::string&)> note;
   MemoryLedger* ledger = nullptr;  // not owned, must outlive the model
   // Called while weights are packed, with bytes done and in all; returning false cancels (Error{cancelled}).
   std::function<bool(size_t done, size_t total)> progress;
@@ -79,6 +87,7 @@ struct MaskClass {
 struct MemoryPlan {
   size_t weights_bytes = 0;    // packed; what the ledger will hold
   size_t stored_bytes = 0;     // of the tensors that are packed, in the file
+  std::string pack_file;       // mapped in place of packing (weights_bytes are its pages); empty: none
   size_t workspace_bytes = 0;  // of both programs at the maxima
   std::vector<KvGroup> kv_groups;
   // Bytes of the pools for `rows` sequences of `context` tokens each (windows bounded, chunk in flight
@@ -114,6 +123,10 @@ class Model {
   static MemoryPlan plan(const std::filesystem::path& path, const LoadOptions& options,
                          ModelInfo* info = nullptr);
   static std::unique_ptr<Model> load(const std::filesystem::path& path, const LoadOptions& options);
+  // Packs the weights of the model at `path` into a file that later loads map (LoadOptions::pack). The file
+  // appears whole or not at all. Returns its size.
+  static size_t write_pack(const std::filesystem::path& path, const LoadOptions& options,
+                           const std::filesystem::path& out);
   virtual ~Model() = default;
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

@@ -63,6 +63,14 @@ void WeightStore::load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes
   progress_ = std::move(progress);
 }
 
+void WeightStore::map_from(const formats::PackFile& pack, ThreadTeam& team, size_t planned_bytes,
+                           std::function<bool(size_t, size_t)> progress) {
+  pack_ = &pack;
+  team_ = &team;
+  planned_bytes_ = planned_bytes;
+  progress_ = std::move(progress);
+}
+
 std::string WeightStore::stored_name(const std::string& name) const {
   for (const std::string& candidate : candidates(name))
     if (checkpoint_->find(candidate) != nullptr) return candidate;
@@ -151,7 +159,28 @@ bool WeightStore::can_share(const std::vector<MatrixPart>& parts, ops::PartOrder
 
 std::byte* WeightStore::take(size_t bytes) {
   bytes_ = Arena::planned(bytes_, bytes);
-  return loading() ? arena_->allocate(bytes) : nullptr;
+  return arena_ != nullptr ? arena_->allocate(bytes) : nullptr;
+}
+
+std::span<const std::byte> WeightStore::take_mapped(const std::string& name, size_t bytes) {
+  bytes_ = Arena::planned(bytes_, bytes);
+  const std::vector<formats::PackEntry>& entries = pack_->contents().entries;
+  if (next_entry_ >= entries.size() || entries[next_entry_].name != name ||
+      entries[next_entry_].bytes != bytes)
+    throw_error(
+        ErrorCode::corrupt_file,
+        "{}: entry {} is not {} of {} bytes, which the model wants next; write it again with kvasir pack",
+        printable(pack_->path()), next_entry_, printable(name), bytes);
+  return pack_->data().subspan(entries[next_entry_++].offset, bytes);
+}
+
+void WeightStore::check_mapped(const std::string& name, const std::array<uint8_t, 16>& digest) const {
+  if (pack_->contents().entries[next_entry_ - 1].digest != digest)
+    throw_error(
+        ErrorCode::corrupt_file,
+        "{}: damaged packed model: the bytes of {} do not match their checksum; write it again with kvasir "
+        "pack",
+        printable(pack_->path()), printable(name));
 }
 
 void WeightStore::advance(size_t stored) {
@@ -182,8 +211,10 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
       }
     }
     KVASIR_CHECK(order == ops::PartOrder::stacked || run.size() == parts.size());
+    // A mapped matrix needs nothing of its source but scales of the whole tensor.
     if (loading())
-      for (size_t i = begin; i < end; ++i) run[i - begin] = pack_part(parts[i], true);
+      for (size_t i = begin; i < end; ++i)
+        if (pack_ == nullptr || run[i - begin].source.own_scale) run[i - begin] = pack_part(parts[i], true);
     StoredMatrix stored;
     for (size_t i = begin; i < end; ++i) {
       if (listing_)
@@ -196,15 +227,24 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
     matrices_.push_back(ops::PackedMatrix::planned(run, order));
     stored.matrix = &matrices_.back();
     const size_t size = ops::PackedMatrix::packed_bytes(run, order);
-    std::byte* memory = take(size);
+    const std::string matrix_name = matrices_.back().name();
+    if (pack_ != nullptr) {
+      matrices_.back() = ops::PackedMatrix::mapped(run, take_mapped(matrix_name, size), *team_, order);
+      check_mapped(matrix_name, matrices_.back().digest());
+    } else {
+      std::byte* memory = take(size);
+      if (loading()) {
+        ops::PackOptions options;
+        options.order = order;
+        // Parts that are ranges of one stored matrix are read again by the next part.
+        const bool whole =
+            std::all_of(run.begin(), run.end(), [](const ops::PackPart& p) { return p.row_map.empty(); });
+        if (whole) options.done_with = release_mapped;
+        matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
+        entries_.push_back({matrix_name, bytes_ - size, size, matrices_.back().digest()});
+      }
+    }
     if (loading()) {
-      ops::PackOptions options;
-      options.order = order;
-      // Parts that are ranges of one stored matrix are read again by the next part.
-      const bool whole =
-          std::all_of(run.begin(), run.end(), [](const ops::PackPart& p) { return p.row_map.empty(); });
-      if (whole) options.done_with = release_mapped;
-      matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
       const auto& digest = matrices_.back().digest();
       digests_ += matrices_.back().name() + "=" + hex(digest.data(), digest.size());
       if (run.front().source.own_scale)
@@ -228,7 +268,7 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
   for (const VectorPart& part : parts)
     total += part.map.empty() ? part.length : static_cast<int64_t>(part.map.size());
   const size_t size = static_cast<size_t>(total) * sizeof(float);
-  auto* out = reinterpret_cast<float*>(take(size));
+  auto* out = pack_ == nullptr ? reinterpret_cast<float*>(take(size)) : nullptr;
   int64_t at = 0;
   std::string names;
   for (const VectorPart& part : parts) {
@@ -244,7 +284,7 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
                   checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.length);
     use(tensor);
     names += (names.empty() ? "" : "+") + tensor.name;
-    if (!loading()) continue;
+    if (arena_ == nullptr) continue;
     const std::vector<float> stored = checkpoint_->values(tensor);
     for (size_t i = 0; i < stored.size(); ++i)
       if (!std::isfinite(stored[i]))
@@ -257,12 +297,22 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
       for (int32_t i : part.map) out[at++] = stored[static_cast<size_t>(i)];
     }
   }
+  const float* values = out;
+  if (pack_ != nullptr) values = reinterpret_cast<const float*>(take_mapped(names, size).data());
   if (loading()) {
-    const XXH128_hash_t hash = XXH3_128bits(out, size);
+    const XXH128_hash_t hash = XXH3_128bits(values, size);
     digests_ += fmt::format("{}={:016x}{:016x}\n", names, hash.high64, hash.low64);
+    std::array<uint8_t, 16> digest;
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, hash);
+    std::copy_n(canonical.digest, digest.size(), digest.begin());
+    if (pack_ != nullptr)
+      check_mapped(names, digest);
+    else
+      entries_.push_back({names, bytes_ - size, size, digest});
   }
   advance(0);
-  return out;
+  return values;
 }
 
 std::vector<float> WeightStore::values(const std::string& name, int64_t length) {

@@ -1,11 +1,12 @@
 // Where the graph builder gets its weights: named tensors of a checkpoint, checked against the shapes that
 // the configuration implies, packed in the order in which the graph asks for them.
 //
-// A store works in one of three modes. Listing: there is no checkpoint; the calls are written down
+// A store works in one of four modes. Listing: there is no checkpoint; the calls are written down
 // (requests()), which tells what tensors a configuration needs. Planning: nothing is read but headers,
 // matrices stay empty, vectors null, and bytes() grows to what packing will take. Loading: the same calls
-// pack into an arena that was reserved at exactly that size. The builder does not see the difference, so the
-// plan cannot disagree with the load.
+// pack into an arena that was reserved at exactly that size. Mapped: they take over, and check, what an
+// earlier load wrote to a file (kvasir pack). The builder does not see the difference, so the plan cannot
+// disagree with the load.
 //
 // Every tensor that is asked for is recorded; audit() refuses a checkpoint with tensors that nobody asked for
 // and that no drop pattern names. Errors: Error{not_found} for a missing tensor, Error{corrupt_file} for a
@@ -24,6 +25,7 @@
 #include "base/memory.h"
 #include "base/thread_team.h"
 #include "formats/checkpoint.h"
+#include "formats/pack_file.h"
 #include "models/config.h"
 #include "models/model.h"
 #include "ops/linear/linear.h"
@@ -78,8 +80,15 @@ class WeightStore {
   // Switches to loading. `arena` was reserved with the planned bytes; the team packs.
   void load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
                  std::function<bool(size_t, size_t)> progress);
+  // Switches to mapped weights; `pack` must outlive the store. The team checks every byte against its digest
+  // while it is mapped: Error{corrupt_file} naming file and tensor.
+  void map_from(const formats::PackFile& pack, ThreadTeam& team, size_t planned_bytes,
+                std::function<bool(size_t, size_t)> progress);
   bool listing() const { return listing_; }
-  bool loading() const { return arena_ != nullptr; }
+  // Values are there: loading or mapped.
+  bool loading() const { return arena_ != nullptr || pack_ != nullptr; }
+  // After loading: what a file of the arena's bytes must say of them.
+  const std::vector<formats::PackEntry>& entries() const { return entries_; }
 
   bool has(
       const std::string& name) const;  // in full, under any of the prefixes that the family's wrappers use
@@ -122,6 +131,9 @@ class WeightStore {
   void request(const MatrixPart& part);
   ops::PackPart pack_part(const MatrixPart& part, bool data);
   std::byte* take(size_t bytes);
+  // The next of the mapped entries, which must be this one.
+  std::span<const std::byte> take_mapped(const std::string& name, size_t bytes);
+  void check_mapped(const std::string& name, const std::array<uint8_t, 16>& digest) const;
   void advance(size_t stored);
 
   formats::Checkpoint* checkpoint_ = nullptr;
@@ -131,6 +143,9 @@ class WeightStore {
   std::string model_type_;
   std::vector<std::string> drop_;
   Arena* arena_ = nullptr;
+  const formats::PackFile* pack_ = nullptr;
+  size_t next_entry_ = 0;
+  std::vector<formats::PackEntry> entries_;
   ThreadTeam* team_ = nullptr;
   size_t planned_bytes_ = 0;
   std::function<bool(size_t, size_t)> progress_;

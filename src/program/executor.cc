@@ -10,7 +10,8 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
   KVASIR_CHECK(counts.tokens <= maxima.tokens && counts.rows <= maxima.rows &&
                counts.logits <= maxima.logits);
   KVASIR_CHECK(team_.size() <= program.threads());
-  const bool profiling = profile_.size() == program.ops().size();
+  const auto found = profiles_.find(&program);
+  std::vector<OpProfile>* profile = found == profiles_.end() ? nullptr : &found->second;
   team_.run([&](int member) {
     const OpContext context{step,
                             counts,
@@ -25,9 +26,9 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
     for (size_t i = 0; i < program.ops().size(); ++i) {
       program.ops()[i]->run(context);
       team_.barrier();
-      if (profiling && member == 0) {
+      if (profile != nullptr && member == 0) {
         const auto now = Clock::now();
-        OpProfile& entry = profile_[i];
+        OpProfile& entry = (*profile)[i];
         entry.time += now - start;
         ++entry.runs;
         const OpCost cost = program.ops()[i]->cost(counts);

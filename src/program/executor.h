@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -24,15 +25,20 @@ class CpuExecutor {
   // run.
   void run(const Program& program, const StepState& step);
 
-  // Per-op times of all runs between enable and take, as measured by member 0 (barrier included).
-  void enable_profile(const Program& program) { profile_.assign(program.ops().size(), {}); }
-  std::vector<OpProfile> take_profile() { return std::exchange(profile_, {}); }
+  // Per-op times of all runs of `program` between enable and take, as measured by member 0 (barrier
+  // included).
+  void enable_profile(const Program& program) { profiles_[&program].assign(program.ops().size(), {}); }
+  std::vector<OpProfile> take_profile(const Program& program) {
+    std::vector<OpProfile> taken = std::move(profiles_[&program]);
+    profiles_.erase(&program);
+    return taken;
+  }
 
   ThreadTeam& team() const { return team_; }
 
  private:
   ThreadTeam& team_;
-  std::vector<OpProfile> profile_;
+  std::map<const Program*, std::vector<OpProfile>> profiles_;
 };
 
 }  // namespace kvasir::program

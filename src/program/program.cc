@@ -94,6 +94,11 @@ const Value& ProgramBuilder::at(ValueId id) const {
   return values_[static_cast<size_t>(id.index)];
 }
 
+bool ProgramBuilder::is_output(ValueId id) const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [&](const auto& output) { return output.second == id || at(output.second).base == id; });
+}
+
 Program ProgramBuilder::plan(const Counts& maxima, int threads) && {
   const int op_count = static_cast<int>(ops_.size());
   const size_t value_count = values_.size();

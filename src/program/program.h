@@ -87,6 +87,7 @@ class ProgramBuilder {
   void output(const std::string& name, ValueId id);
 
   const Value& at(ValueId id) const;
+  bool is_output(ValueId id) const;  // itself, or a view of it
   const std::vector<std::unique_ptr<Op>>& ops() const { return ops_; }
   std::vector<std::unique_ptr<Op>>& mutable_ops() { return ops_; }  // for rewrites
 

@@ -27,6 +27,7 @@ struct GraphOptions {
   Activations activations = Activations::automatic;
   ops::AttentionPrecision precision = ops::AttentionPrecision::bf16;
   int64_t context = 0;
+  bool fuse = true;         // rewrites that join ops (fuse_norm_prepare); off in tests that compare
   std::vector<LayerKv> kv;  // [layers]
 };
 

@@ -22,11 +22,12 @@ struct PlacedPart {
 class Linear final : public program::Op {
  public:
   Linear(std::vector<ValueId> in, ValueId y, std::vector<PlacedPart> parts, bool has_residual, int64_t cols,
-         IsaLevel isa)
+         program::Axis axis, IsaLevel isa)
       : Op(std::move(in), {y}),
         parts_(std::move(parts)),
         has_residual_(has_residual),
         cols_(cols),
+        axis_(axis),
         isa_(isa) {}
 
   std::string_view kind() const override { return "linear"; }
@@ -44,7 +45,9 @@ class Linear final : public program::Op {
   int in_place_input() const override { return has_residual_ ? static_cast<int>(inputs().size()) - 1 : -1; }
   program::OpCost cost(const program::Counts& counts) const override {
     program::OpCost cost;
-    const double rows = static_cast<double>(counts.tokens);
+    const double rows = static_cast<double>(axis_ == program::Axis::logits ? counts.logits
+                                            : axis_ == program::Axis::rows ? counts.rows
+                                                                           : counts.tokens);
     for (const PlacedPart& p : parts_) {
       cost.bytes += static_cast<double>(p.part.weight->bytes());
       cost.operations += 2.0 * rows * static_cast<double>(p.part.weight->rows()) * static_cast<double>(cols_);
@@ -78,6 +81,7 @@ class Linear final : public program::Op {
   std::vector<PlacedPart> parts_;
   bool has_residual_;
   int64_t cols_;
+  program::Axis axis_;
   IsaLevel isa_;
 };
 
@@ -114,7 +118,7 @@ ValueId linear(ProgramBuilder& builder, const std::string& value_name, const Lin
   const int64_t fixed_count = x.fixed_count, cols = x.width;
   const ValueId y = builder.value(value_name, Dtype::f32, axis, {columns}, fixed_count);
   builder.append(
-      std::make_unique<Linear>(std::move(in), y, std::move(placed), residual.has_value(), cols, isa));
+      std::make_unique<Linear>(std::move(in), y, std::move(placed), residual.has_value(), cols, axis, isa));
   return y;
 }
 

@@ -17,6 +17,7 @@ class PrepareActivations final : public program::Op {
 
   std::string_view kind() const override { return "prepare_activations"; }
   std::string describe() const override { return std::string(name(mode_)); }
+  RecordedPrepare recorded() const { return {mode_, cols_, isa_}; }
   program::OpCost cost(const program::Counts& counts) const override {
     const double elements = static_cast<double>(counts.tokens * cols_);
     return {elements * 4 +
@@ -194,6 +195,12 @@ ValueId gather_rows(program::ProgramBuilder& builder, const PackedMatrix& table,
   const ValueId y = builder.value("embedding", Dtype::f32, program::Axis::tokens, {table.cols()});
   builder.append(std::make_unique<GatherRows>(y, table, scale, isa));
   return y;
+}
+
+std::optional<RecordedPrepare> recorded_prepare(const program::Op& op) {
+  const auto* prepare = dynamic_cast<const PrepareActivations*>(&op);
+  if (prepare == nullptr) return std::nullopt;
+  return prepare->recorded();
 }
 
 }  // namespace kvasir::ops

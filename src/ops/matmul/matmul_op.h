@@ -17,6 +17,14 @@ namespace kvasir::ops {
 program::ValueId prepare_activations(program::ProgramBuilder& builder, program::ValueId x,
                                      ActivationMode mode, IsaLevel isa);
 
+// What a recorded prepare_activations does, for rewrites; empty for any other op.
+struct RecordedPrepare {
+  ActivationMode mode = ActivationMode::f32;
+  int64_t cols = 0;
+  IsaLevel isa = IsaLevel::generic;
+};
+std::optional<RecordedPrepare> recorded_prepare(const program::Op& op);
+
 struct MatmulOptions {
   std::string name = "product";              // of the result
   std::vector<int64_t> inner;                // its axes, for dumps; empty: {out columns}

@@ -411,6 +411,15 @@ class Release {
   size_t pending_ = 0;
 };
 
+// The digest of a matrix from those of its panels, in order.
+std::array<uint8_t, 16> combine(const std::vector<XXH128_hash_t>& panels) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(panels.data(), panels.size() * sizeof(panels[0])));
+  std::array<uint8_t, 16> digest;
+  std::memcpy(digest.data(), canonical.digest, digest.size());
+  return digest;
+}
+
 }  // namespace
 
 bool PackedMatrix::can_stack(std::span<const PackPart> parts, PartOrder order) {
@@ -488,10 +497,24 @@ PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::
     }
     release.flush();
   });
-  const XXH128_hash_t hash = XXH3_128bits(hashes.data(), hashes.size() * sizeof(hashes[0]));
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, hash);
-  std::memcpy(matrix.digest_.data(), canonical.digest, matrix.digest_.size());
+  matrix.digest_ = combine(hashes);
+  return matrix;
+}
+
+PackedMatrix PackedMatrix::mapped(std::span<const PackPart> parts, std::span<const std::byte> memory,
+                                  ThreadTeam& team, PartOrder order) {
+  PackedMatrix matrix = planned(parts, order);
+  matrix.memory_ = memory.data();
+  KVASIR_CHECK_MSG(memory.size() == matrix.bytes(), "{}: {} bytes of memory for {}", matrix.name_,
+                   memory.size(), matrix.bytes());
+  KVASIR_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kCacheLine == 0);
+  std::vector<XXH128_hash_t> hashes(static_cast<size_t>(matrix.panels_));
+  team.run([&](int member) {
+    const WorkRange range = split_work(matrix.panels_, team.size(), member);
+    for (int64_t panel = range.begin; panel < range.end; ++panel)
+      hashes[static_cast<size_t>(panel)] = XXH3_128bits(matrix.panel(panel), matrix.panel_stride_);
+  });
+  matrix.digest_ = combine(hashes);
   return matrix;
 }
 

@@ -20,6 +20,9 @@
 
 namespace kvasir::ops {
 
+// Changes whenever pack() would write other bytes for some format: files of packed weights carry it.
+inline constexpr uint32_t kComputeLayoutVersion = 1;
+
 // What is packed into one matrix: sources stacked along their rows (out features) in the order given.
 struct PackPart {
   formats::WeightSource source;
@@ -62,6 +65,11 @@ class PackedMatrix {
                            const PackOptions& options = {});
   static PackedMatrix pack(const formats::WeightSource& source, std::span<std::byte> memory, ThreadTeam& team,
                            const PackOptions& options = {});
+
+  // The matrix over memory that an earlier pack() of the same parts filled (a mapped file). The team hashes
+  // it: digest() tells the caller whether the bytes are those.
+  static PackedMatrix mapped(std::span<const PackPart> parts, std::span<const std::byte> memory,
+                             ThreadTeam& team, PartOrder order = PartOrder::stacked);
 
   // The matrix that pack() would make, without memory: sizes and names are known, values are not (panel() and
   // unpack_row must not be used). Programs are planned with these before any weight is read.

@@ -11,7 +11,7 @@ using program::ValueId;
 class RmsNorm final : public program::Op {
  public:
   RmsNorm(ValueId x, ValueId y, const RmsNormOptions& options, int64_t width, IsaLevel isa)
-      : Op({x}, {y}), options_(options), width_(width), kernels_(rms_norm_kernels(isa)) {
+      : Op({x}, {y}), options_(options), width_(width), isa_(isa), kernels_(rms_norm_kernels(isa)) {
     if (options_.gains.empty()) options_.gains.push_back({options_.vectors, nullptr});
     for (const RmsNormGain& gain : options_.gains)
       gain_of_.insert(gain_of_.end(), static_cast<size_t>(gain.vectors), gain.data);
@@ -23,6 +23,7 @@ class RmsNorm final : public program::Op {
     return fmt::format("vectors {} of {}, epsilon {:g}, gain {}", options_.vectors, width_, options_.epsilon,
                        options_.gain_offset != 0.0f ? "plus one" : "plain");
   }
+  RecordedRmsNorm recorded() const { return {options_, width_, isa_}; }
   int in_place_input() const override { return 0; }
   program::OpCost cost(const program::Counts& counts) const override {
     const double elements = static_cast<double>(counts.tokens * options_.vectors * width_);
@@ -43,6 +44,7 @@ class RmsNorm final : public program::Op {
  private:
   RmsNormOptions options_;
   int64_t width_;
+  IsaLevel isa_;
   const RmsNormKernels& kernels_;
   std::vector<const float*> gain_of_;
 };
@@ -57,6 +59,12 @@ ValueId rms_norm(program::ProgramBuilder& builder, ValueId x, const RmsNormOptio
       builder.value(value.name + ".norm", Dtype::f32, value.axis, value.inner, value.fixed_count);
   builder.append(std::make_unique<RmsNorm>(x, y, options, width, isa));
   return y;
+}
+
+std::optional<RecordedRmsNorm> recorded_rms_norm(const program::Op& op) {
+  const auto* norm = dynamic_cast<const RmsNorm*>(&op);
+  if (norm == nullptr) return std::nullopt;
+  return norm->recorded();
 }
 
 }  // namespace kvasir::ops

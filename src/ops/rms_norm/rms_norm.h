@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/isa.h"
@@ -41,5 +42,13 @@ struct RmsNormOptions {
 // Appends the op; the result has x's shape. May work in place.
 program::ValueId rms_norm(program::ProgramBuilder& builder, program::ValueId x, const RmsNormOptions& options,
                           IsaLevel isa);
+
+// What a recorded op does, for rewrites; empty for any other op.
+struct RecordedRmsNorm {
+  RmsNormOptions options;
+  int64_t width = 0;
+  IsaLevel isa = IsaLevel::generic;
+};
+std::optional<RecordedRmsNorm> recorded_rms_norm(const program::Op& op);
 
 }  // namespace kvasir::ops

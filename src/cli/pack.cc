@@ -1,0 +1,76 @@
+// `kvasir pack`: the packed form of a model's weights as a file that later runs map.
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/progress.h"
+#include "cli/starter_models.h"
+#include "engine/memory_plan.h"
+
+namespace kvasir::cli {
+namespace {
+
+struct PackFlags {
+  std::string model, out;
+  int threads = 0;
+  bool json = false;
+};
+
+int pack(const PackFlags& flags) {
+  const std::filesystem::path model = resolve_model(flags.model);
+  const std::filesystem::path out =
+      flags.out.empty() ? models::default_pack_path(model) : std::filesystem::path(flags.out);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(model, out, ignored))
+    throw_error(ErrorCode::invalid_input, "{}: the packed file would replace the model: give another --out",
+                printable(out.string()));
+  engine::EngineOptions given;
+  given.load.threads = flags.threads;
+  models::LoadOptions options = engine::with_defaults(given).load;
+  Progress progress("packing");
+  options.progress = [&](size_t done, size_t total) {
+    progress.update(static_cast<double>(done), static_cast<double>(total));
+    return !interrupted();
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const size_t bytes = models::Model::write_pack(model, options, out);
+  progress.done();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (flags.json)
+    std::printf("%s\n", nlohmann::ordered_json({{"schema_version", 1},
+                                                {"model", model.string()},
+                                                {"pack_file", out.string()},
+                                                {"bytes", bytes},
+                                                {"seconds", seconds}})
+                            .dump(1)
+                            .c_str());
+  else
+    std::printf("%s: %.1f MB, packed in %.1f s; runs of %s map it\n", out.c_str(),
+                static_cast<double>(bytes) / 1e6, seconds,
+                flags.out.empty() ? flags.model.c_str() : ("this model with --pack " + out.string()).c_str());
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_pack(CLI::App& app, Invocation& invocation) {
+  auto flags = std::make_shared<PackFlags>();
+  CLI::App* command =
+      app.add_subcommand("pack", "Write a model's packed weights, which later runs map at once and share");
+  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
+  command->add_option("--out,-o", flags->out,
+                      "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");
+  command->add_option("--threads,-t", flags->threads, "Threads (default: one per core)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", flags->json, "Machine-readable output");
+  command->footer(
+      "Example: kvasir pack model.gguf && kvasir chat model.gguf\n"
+      "The file is as large as the packed weights. A model that changes needs a new one: runs say so and "
+      "pack in "
+      "memory.");
+  command->callback([flags, &invocation] { invocation.work = [flags] { return pack(*flags); }; });
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,58 @@
+// Rewrites that join ops change the program and no bit of the logits.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "models/model.h"
+#include "models/synth.h"
+#include "models/test_runner.h"
+
+namespace kvasir::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::map<std::string, int> kinds(const Model& model) {
+  std::map<std::string, int> count;
+  for (const program::Program* program : {&model.trunk(), &model.head()})
+    for (const auto& op : program->ops()) ++count[std::string(op->kind())];
+  return count;
+}
+
+TEST(Fusion, SameLogitsWithAndWithout) {
+  std::string pattern = (fs::temp_directory_path() / "kvasir-fusion-XXXXXX").string();
+  const fs::path folder = mkdtemp(pattern.data());
+  for (const char* family : {"llama", "gemma3_text", "qwen3"})
+    for (const char* format : {"gguf-q4_0", "bf16"}) {
+      const fs::path file =
+          folder / (std::string(family) + format + (std::string(format) == "bf16" ? "" : ".gguf"));
+      synthesize(synth_config(family, "tiny"), synth_format(format), 3, file);
+      LoadOptions options;
+      options.context = 64;
+      options.chunk = 32;
+      options.logits = 32;
+      options.page_tokens = 16;
+      options.threads = 2;
+      auto fused = Model::load(file, options);
+      options.fuse = false;
+      auto plain = Model::load(file, options);
+      EXPECT_EQ(kinds(*plain)["rms_norm_prepare"], 0);
+      const int joined = kinds(*fused)["rms_norm_prepare"];
+      // Two a layer, and the head's.
+      EXPECT_EQ(joined, 2 * fused->info().layers + 1) << family << " " << format;
+      EXPECT_EQ(fused->trunk().ops().size() + fused->head().ops().size() + static_cast<size_t>(joined),
+                plain->trunk().ops().size() + plain->head().ops().size());
+      EXPECT_EQ(fused->numerics_key().hex(), plain->numerics_key().hex());
+      std::vector<int32_t> ids;
+      for (int32_t i = 0; i < 24; ++i)
+        ids.push_back((i * 37 + 11) % static_cast<int32_t>(fused->info().vocab));
+      EXPECT_EQ(TestRunner(*fused, 2, 64).run(ids, 8), TestRunner(*plain, 2, 64).run(ids, 24))
+          << family << " " << format;
+    }
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace kvasir::models

@@ -1,0 +1,56 @@
+// A projection as models record it: q, k and v in one product, and a product with its residual, of q4_0
+// weights with int8 activations.
+#include "ops/linear/linear.h"
+
+#include <benchmark/benchmark.h>
+
+#include "ops/matmul/matmul_op.h"
+#include "ops/matmul/random_weight.h"
+#include "ops/op_test_program.h"
+
+namespace kvasir::ops {
+namespace {
+
+struct Weight {
+  Weight(int64_t rows, int64_t cols) {
+    const RandomWeight source(formats::StorageFormat::q4_0, rows, cols, 1);
+    const size_t bytes = PackedMatrix::packed_bytes(source.source());
+    arena = Arena(bytes, nullptr, MemoryCategory::weights);
+    ThreadTeam team(1);
+    matrix = PackedMatrix::pack(source.source(), {arena.allocate(bytes), bytes}, team);
+  }
+  Arena arena;
+  PackedMatrix matrix;
+};
+
+void run(benchmark::State& state, int64_t out, bool residual) {
+  const int64_t tokens = state.range(0), hidden = 2048;
+  const Weight weight(out, hidden);
+  const TestMatrix x = TestMatrix::random(tokens, hidden, 1), y = TestMatrix::random(tokens, out, 2);
+  const IsaLevel isa = best_isa_level();
+  TestProgram program({&x, &y}, [&](auto& b, auto& in) {
+    LinearInput input;
+    input.x = in[0];
+    input.int8 = prepare_activations(b, in[0], ActivationMode::int8, isa);
+    LinearPart part;
+    part.weight = &weight.matrix;
+    part.mode = ActivationMode::int8;
+    return linear(b, "y", input, {part}, residual ? std::optional(in[1]) : std::nullopt, isa);
+  });
+  for (auto _ : state) program.run();
+  state.SetItemsProcessed(state.iterations() * tokens);
+  state.counters["Gop/s"] = benchmark::Counter(
+      2e-9 * static_cast<double>(tokens * out * hidden * state.iterations()), benchmark::Counter::kIsRate);
+}
+
+void qkv(benchmark::State& state) {
+  run(state, 3072, false);
+}
+void down_with_residual(benchmark::State& state) {
+  run(state, 2048, true);
+}
+BENCHMARK(qkv)->ArgName("tokens")->Arg(1)->Arg(16)->Arg(512);
+BENCHMARK(down_with_residual)->ArgName("tokens")->Arg(1)->Arg(16)->Arg(512);
+
+}  // namespace
+}  // namespace kvasir::ops
