@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 struct ChatFlags {
   LoadFlags load;
   SamplingFlags sampling;
+  PrefixFlags prefixes;
   std::string system;
   std::vector<std::string> set;
   int64_t max_tokens = -1;
@@ -41,6 +42,7 @@ constexpr char kHelp[] =
     "                 or a variable of the chat template\n"
     "/save NAME       keep the conversation on disk, with all that the model holds of it\n"
     "/load NAME       go on with a kept conversation\n"
+    "/stats           what the cache of keys and values holds\n"
     "/quit            leave (also Ctrl-D)\n"
     "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one; \"\"\" begins and ends a "
     "block.\n";
@@ -90,6 +92,8 @@ class Conversation {
         save(rest);
       else
         load(rest);
+    } else if (verb == "/stats") {
+      stats();
     } else if (verb == "/set") {
       set(rest);
     } else {
@@ -143,6 +147,7 @@ class Conversation {
     request.max_tokens = max_tokens_;
     request.stop = flags_.stop;
     request.context = &context_;
+    request.stable_tokens = static_cast<int64_t>(stable_prefix(ids));
     Progress reading("reading");
     request.on_progress = [&](int64_t done, int64_t total) {
       reading.update(static_cast<double>(done), static_cast<double>(total));
@@ -165,6 +170,59 @@ class Conversation {
   }
 
  private:
+  // How much of this prompt the next turn's begins with: what a template writes to open the answer may be
+  // gone by then.
+  size_t stable_prefix(const std::vector<int32_t>& ids) const {
+    if (model_.engine().prefixes() == nullptr) return 0;
+    Json next = messages_;
+    next.push_back({{"role", "assistant"}, {"content", "x"}});
+    next.push_back({{"role", "user"}, {"content", "x"}});
+    try {
+      const std::string text = model_.text().render(next, nullptr, variables_);
+      return engine::common_prefix(ids, engine::encode_prompt(model_.text(), text, true));
+    } catch (const Error&) {
+      return 0;  // a template that refuses this conversation costs speed only
+    }
+  }
+
+  void stats() const {
+    Json pools = Json::array();
+    for (const kv::KvCache::PoolStats& pool : model_.engine().cache().stats())
+      pools.push_back({{"name", pool.name},
+                       {"page_bytes", pool.page_bytes},
+                       {"bytes_per_token", pool.bytes_per_token},
+                       {"pages", pool.used},
+                       {"pages_committed", pool.committed},
+                       {"pages_most", pool.high_water},
+                       {"pages_planned", pool.capacity}});
+    Json prefixes;
+    if (model_.engine().prefixes() != nullptr) {
+      const kv::PrefixTree::Stats s = model_.engine().prefixes()->stats();
+      prefixes = {{"entries", s.entries},    {"bytes", s.bytes},   {"cap_bytes", s.cap_bytes},
+                  {"hits", s.hits},          {"misses", s.misses}, {"hit_tokens", s.hit_tokens},
+                  {"evictions", s.evictions}};
+    }
+    if (flags_.json) {
+      std::printf("%s\n",
+                  Json({{"context_used", context_.tokens.size()}, {"pools", pools}, {"prefixes", prefixes}})
+                      .dump()
+                      .c_str());
+      std::fflush(stdout);
+      return;
+    }
+    std::printf("context: %zu of %lld tokens\n", context_.tokens.size(),
+                static_cast<long long>(model_.engine().context_limit()));
+    for (const Json& pool : pools)
+      std::printf("%s: %d of %d pages of %.1f kB, %d at most\n", pool["name"].get<std::string>().c_str(),
+                  pool["pages"].get<int>(), pool["pages_planned"].get<int>(),
+                  pool["page_bytes"].get<double>() / 1e3, pool["pages_most"].get<int>());
+    if (!prefixes.is_null())
+      std::printf("earlier prompts: %d points, %.1f MB; %d hits (%d tokens), %d misses, %d evicted\n",
+                  prefixes["entries"].get<int>(), prefixes["bytes"].get<double>() / 1e6,
+                  prefixes["hits"].get<int>(), prefixes["hit_tokens"].get<int>(),
+                  prefixes["misses"].get<int>(), prefixes["evictions"].get<int>());
+  }
+
   void report(const engine::TextOutcome& result, bool stopped) const {
     const engine::Timings& t = result.outcome.timings;
     const double rate =
@@ -176,6 +234,7 @@ class Conversation {
                                 {"finish_reason", engine::name(result.outcome.reason)},
                                 {"prompt_tokens", t.prompt_tokens},
                                 {"reused_tokens", t.reused_tokens},
+                                {"cached_tokens", t.reused_tokens},
                                 {"completion_tokens", t.completion_tokens},
                                 {"prefill_seconds", t.prefill_seconds},
                                 {"decode_tokens_per_s", rate},
@@ -313,6 +372,7 @@ int chat(const ChatFlags& flags) {
                 printable(flags.context_policy));
   engine::EngineOptions options = flags.load.options();
   options.checkpoints = true;
+  flags.prefixes.apply(options, true);
   Progress loading("loading");
   options.load.progress = [&](size_t done, size_t total) {
     loading.update(static_cast<double>(done), static_cast<double>(total));
@@ -377,6 +437,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   command->add_flag("--no-history", flags->no_history, "Keep no input history");
   command->add_flag("--json", flags->json, "One JSON object an answer");
   flags->sampling.add_to(*command);
+  flags->prefixes.add_to(*command);
   command->footer(
       "Examples:\n  kvasir chat smollm2 --system 'You are a pirate.'\n  printf 'Hi!\\nWho are you?\\n' | "
       "kvasir chat smollm2 --temperature 0");

@@ -106,6 +106,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
 void add_eval(CLI::App& app, Invocation& invocation) {
   CLI::App* eval = app.add_subcommand("eval", "Logits of given tokens, perplexity of a text");
   eval->require_subcommand(1);
+  add_eval_kv_sensitivity(*eval, invocation);
   add_eval_logits(*eval, invocation);
   {
     auto flags = std::make_shared<PerplexityFlags>();

@@ -11,8 +11,10 @@
 namespace kvasir::cli {
 namespace {
 
-int fit(const LoadFlags& flags, bool json) {
-  const engine::MemoryReport report = engine::Engine::plan(resolve_model(flags.model), flags.options());
+int fit(const LoadFlags& flags, const PrefixFlags& prefixes, bool json) {
+  engine::EngineOptions options = flags.options();
+  prefixes.apply(options, false);
+  const engine::MemoryReport report = engine::Engine::plan(resolve_model(flags.model), options);
   if (json) {
     nlohmann::ordered_json out = {{"schema_version", 1},
                                   {"fits", report.fits},
@@ -20,6 +22,7 @@ int fit(const LoadFlags& flags, bool json) {
                                   {"kv_bytes", report.kv_bytes},
                                   {"workspace_bytes", report.workspace_bytes},
                                   {"process_bytes", report.process_bytes},
+                                  {"prefix_bytes", report.prefix_bytes},
                                   {"total_bytes", report.total_bytes},
                                   {"stored_bytes", report.stored_bytes},
                                   {"pack_file", report.pack_file},
@@ -64,14 +67,17 @@ int fit(const LoadFlags& flags, bool json) {
 
 void add_fit(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<LoadFlags>();
+  auto prefixes = std::make_shared<PrefixFlags>();
   auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("fit", "What a load will take in memory, from headers alone");
   flags->add_to(*command);
+  prefixes->add_to(*command);
   command->add_flag("--json", *json, "Machine-readable output");
   command->footer(
       "Example: kvasir fit model.gguf --context 32768 --batch 4\nExit status 4 when it does not fit.");
-  command->callback(
-      [flags, json, &invocation] { invocation.work = [flags, json] { return fit(*flags, *json); }; });
+  command->callback([flags, prefixes, json, &invocation] {
+    invocation.work = [flags, prefixes, json] { return fit(*flags, *prefixes, *json); };
+  });
 }
 
 }  // namespace kvasir::cli

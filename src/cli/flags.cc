@@ -27,7 +27,7 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   group->add_option("--isa", isa, "Instruction-set level (default: the best this machine has)");
   group->add_option("--kv", kv,
                     "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, K/V, "
-                    "config[:FILE], auto:BYTES");
+                    "config[:FILE], auto:BYTES[:FILE]");
   group->add_option("--kv-layer", kv_layer, "A[-B]=CODEC for some layers, repeatable")
       ->allow_extra_args(false);
   group->add_option("--kv-start", kv_start, "Tokens that stay plain before a row converts")
@@ -84,6 +84,25 @@ engine::EngineOptions LoadFlags::options() const {
   if (kv_start >= 0) out.load.kv.start = kv_start;
   if (!kv_plain.empty()) out.load.kv.plain = kv_plain;
   return out;
+}
+
+void PrefixFlags::add_to(CLI::App& command) {
+  CLI::Option_group* group = command.add_option_group("Prefixes");
+  CLI::Option* bytes =
+      group->add_option("--prompt-cache", size,
+                        "Memory, for example 512M, for earlier prompts beside what sequences leave free");
+  group->add_flag("--no-prompt-cache", off, "Compute every prompt from its beginning")->excludes(bytes);
+  group
+      ->add_option(
+          "--state-snapshot-interval", interval,
+          "Models with windows: tokens between points of a prompt that can be resumed (0: its end only)")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void PrefixFlags::apply(engine::EngineOptions& options, bool by_default) const {
+  options.prefix_cache = (by_default || !size.empty()) && !off;
+  if (!size.empty()) options.prefix_bytes = parse_size(size, "--prompt-cache");
+  options.snapshot_interval = interval;
 }
 
 void SamplingFlags::add_to(CLI::App& command) {

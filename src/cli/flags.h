@@ -30,6 +30,17 @@ struct LoadFlags {
   engine::EngineOptions options() const;  // throws Error naming the flag
 };
 
+// What is kept of prompts, for those that begin alike.
+struct PrefixFlags {
+  std::string size;
+  int64_t interval = 1024;
+  bool off = false;
+
+  void add_to(CLI::App& command);
+  void apply(engine::EngineOptions& options, bool by_default) const;  // throws Error naming the flag
+  bool given() const { return !size.empty() || off; }
+};
+
 struct SamplingFlags {
   double temperature = -1;  // -1: the verb's default
   int top_k = 0;

@@ -20,6 +20,7 @@ namespace {
 struct GenerateFlags {
   LoadFlags load;
   SamplingFlags sampling;
+  PrefixFlags prefixes;
   std::string prompt;
   bool has_prompt = false;
   std::string file;
@@ -69,6 +70,7 @@ nlohmann::ordered_json to_json(const engine::TextModel& model, const engine::Tex
       {"token_ids", outcome.tokens},
       {"finish_reason", engine::name(outcome.reason)},
       {"prompt_tokens", timings.prompt_tokens},
+      {"cached_tokens", timings.reused_tokens},
       {"completion_tokens", timings.completion_tokens},
       {"seed", seed},
       {"timings",
@@ -94,6 +96,7 @@ int generate(const GenerateFlags& flags) {
   const engine::SamplingOptions sampling = flags.sampling.options(0.7);
   sampling.validate(INT32_MAX);
   options.load.rows = std::max(options.load.rows, std::min(flags.n, 16));
+  flags.prefixes.apply(options, flags.n > 1);
   Progress loading("loading");
   options.load.progress = [&](size_t done, size_t total) {
     loading.update(static_cast<double>(done), static_cast<double>(total));
@@ -197,6 +200,7 @@ void add_generate(CLI::App& app, Invocation& invocation) {
   command->add_flag("--json", flags->json, "Machine-readable output");
   command->add_flag("--quiet,-q", flags->quiet, "No line about speed");
   flags->sampling.add_to(*command);
+  flags->prefixes.add_to(*command);
   command->footer(
       "Examples:\n"
       "  kvasir generate smollm2 --prompt 'Why is the sky blue?' --temperature 0\n"

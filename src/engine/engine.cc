@@ -34,6 +34,8 @@ struct Engine::Row {
   std::vector<int32_t> history;  // prompt and committed tokens
   Outcome outcome;
   Clock::time_point admitted, first_token;
+  bool started = false;
+  std::vector<int32_t> stops;  // tokens of the prompt at which steps end, to be recorded; those still ahead
   bool finished = false;
 
   // Tokens that are known but whose keys and values are not stored yet.
@@ -71,6 +73,9 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
   const CachePlan cache = plan_cache(engine->model_->memory().kv_shape, options, report.context);
   engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa),
                                                  cache.capacity, engine->ledger_.get());
+  if (options.prefix_cache)
+    engine->prefixes_ = std::make_unique<PrefixCache>(*engine->cache_, engine->model_->numerics_key().hex(),
+                                                      cache.bytes.limit_bytes, options.snapshot_interval);
   engine->builder_ = std::make_unique<StepBuilder>(*engine->model_);
   return engine;
 }
@@ -100,8 +105,27 @@ void Engine::check(const Request& request) const {
                 request.min_tokens);
 }
 
+// A row waits while another one computes what it can use; everybody else begins.
+void Engine::start_rows(std::vector<std::unique_ptr<Row>>& rows) {
+  for (const auto& row : rows) {
+    if (row->started) continue;
+    bool wait = false;
+    if (prefixes_ != nullptr) {
+      const std::vector<int32_t>& prompt = row->request.prompt;
+      const int32_t there = prefixes_->peek(prompt);
+      for (const auto& other : rows) {
+        if (!other->started || !other->outcome.tokens.empty()) continue;
+        const int32_t promised = prefixes_->promised(prompt, other->request.prompt, other->stops);
+        wait = wait || (promised >= there + cache_->shape().page_tokens &&
+                        static_cast<int32_t>(other->context().tokens.size()) < promised);
+      }
+    }
+    if (!wait) admit(*row);
+  }
+}
+
 void Engine::admit(Row& row) {
-  row.admitted = Row::Clock::now();
+  row.started = true;
   row.history = row.request.prompt;
   if (row.request.context == nullptr) row.own = new_context();
   // What the context already stores of this prompt is kept; its last token is always run again, for its
@@ -112,13 +136,34 @@ void Engine::admit(Row& row) {
   while (common < context.tokens.size() && common + 1 < prompt.size() &&
          context.tokens[common] == prompt[common])
     ++common;
-  if (common < context.tokens.size()) {
-    const int32_t nearest = context.sequence.nearest_resumable(static_cast<int32_t>(common));
+  const int32_t nearest = context.sequence.nearest_resumable(static_cast<int32_t>(common));
+  if (prefixes_ != nullptr && prefixes_->peek(prompt) > nearest) {
+    context.sequence = prefixes_->take(prompt);
+    context.tokens.assign(prompt.begin(), prompt.begin() + context.sequence.offset());
+  } else if (common < context.tokens.size()) {
     context.sequence.truncate(nearest);
     context.tokens.resize(static_cast<size_t>(nearest));
   }
+  if (prefixes_ != nullptr)
+    row.stops = prefixes_->stops(context.sequence.offset(), static_cast<int32_t>(prompt.size()),
+                                 static_cast<int32_t>(row.request.stable_tokens));
   row.outcome.timings.prompt_tokens = static_cast<int64_t>(prompt.size());
   row.outcome.timings.reused_tokens = static_cast<int64_t>(context.tokens.size());
+}
+
+// After a committed step: what others, or a later turn, may begin with.
+void Engine::record_prefix(Row& row) {
+  if (prefixes_ == nullptr) return;
+  const Context& context = row.context();
+  const int32_t stored = context.sequence.offset();
+  while (!row.stops.empty() && row.stops.front() < stored) row.stops.erase(row.stops.begin());
+  const bool stop = !row.stops.empty() && row.stops.front() == stored;
+  const int64_t interval = prefixes_->interval();
+  const bool snapshot = prefixes_->needs_points() && interval > 0 && stored % interval == 0;
+  if (stop || row.finished || snapshot)
+    prefixes_->record(context.tokens, context.sequence);
+  else if (row.outcome.tokens.empty())
+    prefixes_->publish(context.tokens, context.sequence);
 }
 
 void Engine::consume_logits(Row& row, int32_t index) {
@@ -182,10 +227,12 @@ void Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
   // Rows that decode first (each needs one token), then prompts in the order of arrival.
   for (const bool decoding : {true, false})
     for (const auto& row : rows) {
-      if (budget <= 0) continue;
+      if (budget <= 0 || !row->started) continue;
       const size_t pending = row->pending().size();
       if ((pending == 1 && !row->outcome.tokens.empty()) != decoding) continue;
-      const auto limit = static_cast<size_t>(std::min<int64_t>(budget, row->context().sequence.max_append()));
+      auto limit = static_cast<size_t>(std::min<int64_t>(budget, row->context().sequence.max_append()));
+      if (!row->stops.empty())
+        limit = std::min(limit, static_cast<size_t>(row->stops.front()) - row->context().tokens.size());
       add(*row, std::min(pending, limit));
     }
 
@@ -204,6 +251,9 @@ void Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
       row.request.on_progress(static_cast<int64_t>(context.tokens.size()),
                               static_cast<int64_t>(row.request.prompt.size()));
     if (builder_->logits_index(i) >= 0) consume_logits(row, builder_->logits_index(i));
+    record_prefix(row);
+    if (!row.stops.empty() && row.stops.front() <= context.sequence.offset())
+      row.stops.erase(row.stops.begin());
   }
 }
 
@@ -226,9 +276,10 @@ bool Engine::serve(const NextRequest& next, const RequestDone& done, const std::
       if (!more) break;
       check(*request);
       rows.push_back(std::make_unique<Row>(arrived++, std::move(*request)));
-      admit(*rows.back());
+      rows.back()->admitted = Row::Clock::now();
     }
     if (rows.empty()) return true;
+    start_rows(rows);
     step(rows);
     for (const auto& row : rows)
       if (row->finished) done(row->number, std::move(row->outcome));

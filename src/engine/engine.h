@@ -17,6 +17,7 @@
 
 #include "base/memory.h"
 #include "base/thread_team.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/step_builder.h"
 #include "kv/cache.h"
@@ -38,9 +39,14 @@ struct EngineOptions {
   // Conversations come back to the end of their last prompt: windowed layers then hold that boundary's
   // window, too.
   bool checkpoints = false;
+  // Prompts that begin like earlier ones are not computed again (engine/prefix_cache.h). A page more a row
+  // and group is planned: the one that a row shares with the cache and goes on writing.
+  bool prefix_cache = false;
+  size_t prefix_bytes = 0;           // pages that rows never claim, beside those that they leave free
+  int64_t snapshot_interval = 1024;  // windowed models: tokens between resume points of a prompt; 0: none
 };
 
-// What a load takes, from headers alone. total = weights + kv + workspace + process.
+// What a load takes, from headers alone. total = weights + kv + workspace + process + prefix.
 struct MemoryReport {
   size_t weights_bytes = 0;
   size_t stored_bytes = 0;
@@ -49,6 +55,7 @@ struct MemoryReport {
   size_t kv_bytes_per_token = 0;
   size_t workspace_bytes = 0;
   size_t process_bytes = 0;
+  size_t prefix_bytes = 0;  // what the prefix cache may add to kv_bytes while running
   size_t total_bytes = 0;
   size_t available_bytes = 0;
   bool fits = false;
@@ -83,6 +90,7 @@ struct Request {
   int64_t min_tokens = 0;
   std::vector<int32_t> stop_ids;                   // end-of-generation ids; committed, then the row finishes
   int top_logprobs = -1;                           // -1: none
+  int64_t stable_tokens = 0;                       // of the prompt, that the next turn keeps; 0: not known
   Context* context = nullptr;                      // not owned; null: a sequence of the row's own
   std::function<bool(const Committed&)> on_token;  // false: finish with `stop`
   std::function<void(int64_t done, int64_t total)> on_progress;  // prompt tokens
@@ -92,7 +100,7 @@ struct Timings {
   double prefill_seconds = 0;  // from admission to the first token
   double decode_seconds = 0;
   int64_t prompt_tokens = 0;
-  int64_t reused_tokens = 0;  // of the prompt, found in the context
+  int64_t reused_tokens = 0;  // of the prompt, found in the context or the prefix cache
   int64_t completion_tokens = 0;
 };
 
@@ -114,8 +122,10 @@ class Engine {
 
   models::Model& model() { return *model_; }
   kv::KvCache& cache() { return *cache_; }
+  const PrefixCache* prefixes() const { return prefixes_.get(); }  // null: not asked for
   program::CpuExecutor& executor() { return *executor_; }
   const MemoryLedger& ledger() const { return *ledger_; }
+  MemoryLedger& ledger() { return *ledger_; }
   const MemoryReport& memory() const { return report_; }
   int64_t context_limit() const { return report_.context; }
 
@@ -145,7 +155,9 @@ class Engine {
   struct Row;
   Engine() = default;
   void step(std::vector<std::unique_ptr<Row>>& rows);
+  void start_rows(std::vector<std::unique_ptr<Row>>& rows);
   void admit(Row& row);
+  void record_prefix(Row& row);
   void consume_logits(Row& row, int32_t index);
 
   std::unique_ptr<MemoryLedger> ledger_ = std::make_unique<MemoryLedger>();
@@ -155,6 +167,7 @@ class Engine {
   std::unique_ptr<ThreadTeam> team_;
   std::unique_ptr<program::CpuExecutor> executor_;
   std::unique_ptr<kv::KvCache> cache_;
+  std::unique_ptr<PrefixCache> prefixes_;  // null: not asked for
   std::unique_ptr<StepBuilder> builder_;
   kv::Step kv_step_;
   std::vector<float> logits_;

@@ -156,6 +156,8 @@ void run_logits(Engine& engine, const LogitRun& run) {
   KVASIR_CHECK(maxima.rows >= rows_with_neighbours(run.with.size()));
   model.check_tokens(run.ids);
   Context& context = *run.row;
+  kv::KvCache& cache = context.sequence.cache();
+  KVASIR_CHECK(run.with.empty() || &cache == &engine.cache());
   StepBuilder builder(model);
   kv::Step step;
   const bool scheduled = run.schedule.has_value() || !run.with.empty();
@@ -206,7 +208,7 @@ void run_logits(Engine& engine, const LogitRun& run) {
       if (dice.one_in(2)) others.push_back(static_cast<int32_t>(builder.tokens()) - 1);
       budget -= taken;
     }
-    engine.cache().reserve(builder.sequences(), builder.counts(), step);
+    cache.reserve(builder.sequences(), builder.counts(), step);
     program::StepState& state = builder.state(step);
     model.run_trunk(state, engine.executor());
     if (scheduled && dice.one_in(16)) {

@@ -19,7 +19,9 @@
 namespace kvasir::engine {
 
 struct LogitRun {
-  Context* row = nullptr;                  // not owned; what it stores already is not run again
+  // Not owned; what it stores already is not run again. Alone, it may belong to another cache with the groups
+  // of the engine's own.
+  Context* row = nullptr;
   std::span<const int32_t> ids;            // appended to it
   std::vector<std::vector<int32_t>> with;  // neighbours, each cut to the context in force
   // Drawn from at every step. Without a value and without neighbours: whole chunks, nothing else happens.

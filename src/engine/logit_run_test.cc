@@ -70,6 +70,10 @@ std::vector<std::vector<float>> run(const Settings& settings, const std::vector<
   return rows;
 }
 
+std::vector<std::vector<float>> run_alone(const Settings& settings, const std::vector<int32_t>& ids) {
+  return run(settings, ids, {}, std::nullopt);
+}
+
 TEST(LogitRun, NeighboursChangeNoBit) {
   const models::Activations modes[] = {models::Activations::f32, models::Activations::bf16,
                                        models::Activations::int8};
@@ -123,6 +127,33 @@ TEST(LogitRun, PausesOnceAtTheTokenAskedFor) {
     run_logits(*engine, run);
     EXPECT_EQ(pauses, 1);
     EXPECT_EQ(rows, 50);
+  }
+}
+
+// The pool runs out in the middle of a prompt: a typed error, and the row is what it was after the last whole
+// step; with room again it goes on to the same bits.
+TEST(LogitRun, APoolThatRunsOutLeavesTheRowAsItWas) {
+  std::mt19937_64 random(11);
+  const std::vector<int32_t> ids = random_ids(random, 230);
+  for (const char* spec : {"bf16", "affine:4", "rot:3"}) {
+    Settings settings{.kind = &kTinyKinds[0], .spec = spec, .page = 16, .chunk = 50};
+    const std::unique_ptr<Engine> engine = open(settings);
+    Context hog = engine->new_context();
+    engine->prefill(hog, std::span<const int32_t>(ids).first(100));
+    Context row = engine->new_context();
+    std::vector<std::vector<float>> got;
+    LogitRun run;
+    run.row = &row;
+    run.ids = ids;
+    run.visit = [&](int64_t, const float* logits) { got.emplace_back(logits, logits + testing::kTinyVocab); };
+    EXPECT_THROW(run_logits(*engine, run), kv::KvPoolExhausted);
+    EXPECT_EQ(row.sequence.offset(), 100);  // 16 pages in all, 7 of them the other row's: two steps of 50 fit
+    EXPECT_EQ(row.tokens.size(), 100u);
+    ASSERT_EQ(got.size(), 100u);
+    hog = {};
+    run.ids = std::span<const int32_t>(ids).subspan(100);
+    run_logits(*engine, run);
+    EXPECT_EQ(got, run_alone(settings, ids)) << spec;
   }
 }
 

@@ -39,8 +39,15 @@ CachePlan plan_cache(const kv::CacheShape& shape, const EngineOptions& options, 
   const kv::Workload workload{.context = context,
                               .batch = load.rows + options.kept_contexts,
                               .chunk = load.chunk,
-                              .checkpoints = options.checkpoints ? 2 : 0};
+                              .checkpoints = options.checkpoints ? 2 : 0,
+                              .prefix_bytes = options.prefix_cache ? options.prefix_bytes : 0};
   plan.capacity = kv::plan_capacity(plan.shape, kv::layouts_for(load.isa), workload);
+  if (options.prefix_cache)
+    for (kv::CacheCapacity::Group& group : plan.capacity.groups) {
+      const auto rows = static_cast<uint32_t>(workload.batch);
+      if (group.pages > 0) group.pages += rows;
+      if (group.plain_pages > 0) group.plain_pages += rows;
+    }
   plan.bytes = kv::plan_bytes(plan.shape, kv::layouts_for(load.isa), plan.capacity);
   return plan;
 }
@@ -64,7 +71,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
 
   auto total_at = [&](int64_t context) {
     return report.weights_bytes + report.workspace_bytes + report.process_bytes +
-           plan_cache(plan.kv_shape, options, context).bytes.bytes;
+           plan_cache(plan.kv_shape, options, context).bytes.limit_bytes;
   };
   // kv bytes grow with the context: the longest that fits is found by bisection.
   const int64_t limit = info.model_context;
@@ -84,8 +91,11 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   report.context = info.context;
   if (options.load.context == 0 && options.context_hint > 0)
     report.context = std::min(report.context, options.context_hint);
-  report.kv_bytes = plan_cache(plan.kv_shape, options, report.context).bytes.bytes;
-  report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes + report.process_bytes;
+  const kv::CacheBytes kv = plan_cache(plan.kv_shape, options, report.context).bytes;
+  report.kv_bytes = kv.bytes;
+  report.prefix_bytes = kv.limit_bytes - kv.bytes;
+  report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes +
+                       report.process_bytes + report.prefix_bytes;
   report.fits = report.total_bytes <= report.available_bytes;
   return report;
 }
@@ -95,6 +105,7 @@ std::string describe(const MemoryReport& report) {
     return fmt::format("  {:<12} {:>14} bytes  {:>9.1f} MB\n", what, bytes, static_cast<double>(bytes) / 1e6);
   };
   std::string text = line("weights", report.weights_bytes) + line("kv", report.kv_bytes) +
+                     (report.prefix_bytes > 0 ? line("prefixes", report.prefix_bytes) : std::string()) +
                      line("workspace", report.workspace_bytes) + line("process", report.process_bytes) +
                      line("total", report.total_bytes) + line("available", report.available_bytes);
   text += fmt::format("  context {} of {} ({} bytes of KV a token); longest that fits: {}", report.context,

@@ -116,6 +116,13 @@ std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prom
   return text.tokenizer->encode(prompt, {.add_special = add_special, .parse_special = true});
 }
 
+size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
+  const size_t most = std::min(a.size(), b.size());
+  size_t length = 0;
+  while (length < most && a[length] == b[length]) ++length;
+  return length;
+}
+
 Json parse_variables(const std::vector<std::string>& pairs) {
   Json variables = Json::object();
   for (const std::string& pair : pairs) {
@@ -195,6 +202,7 @@ bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>
     if (!request->ignore_eos) row.stop_ids = model.stop_ids();
     row.top_logprobs = request->top_logprobs;
     row.context = request->context;
+    row.stable_tokens = request->stable_tokens;
     row.on_progress = std::move(request->on_progress);
     const std::vector<int32_t>& stops = model.stop_ids();
     const bool ignore_eos = request->ignore_eos;

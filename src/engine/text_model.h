@@ -39,6 +39,9 @@ struct TextSide {
 // two: ruling 9).
 std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prompt, bool templated);
 
+// Tokens that two prompts begin with, at most all of the first.
+size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
+
 // "K=V" pairs as variables of a template: V is JSON where it parses as JSON, else a string. Throws
 // Error{invalid_input}.
 nlohmann::ordered_json parse_variables(const std::vector<std::string>& pairs);
@@ -71,6 +74,7 @@ struct TextRequest {
   bool ignore_eos = false;
   int top_logprobs = -1;
   Context* context = nullptr;
+  int64_t stable_tokens = 0;                      // Request::stable_tokens
   std::function<void(std::string_view)> on_text;  // whole characters, as they become certain
   std::function<void(int64_t done, int64_t total)> on_progress;
 };

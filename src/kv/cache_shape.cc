@@ -32,7 +32,7 @@ bool CacheShape::converts() const {
 }
 
 CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const CodecPair> codecs,
-                        int page_tokens, int32_t start, size_t state_bytes) {
+                        int page_tokens, int32_t start, size_t state_bytes, bool apart) {
   KVASIR_CHECK(owners.size() == codecs.size());
   if (page_tokens < 1 || page_tokens > 65536 || !std::has_single_bit(static_cast<unsigned>(page_tokens)))
     throw_error(ErrorCode::invalid_input,
@@ -58,7 +58,7 @@ CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const C
                            .sinks = owner.window ? owner.sinks : 0,
                            .codec = codecs[i],
                            .page_tokens = page_tokens};
-    size_t g = 0;
+    size_t g = apart ? shape.groups.size() : 0;
     for (; g < shape.groups.size(); ++g) {
       geometry.layers = shape.groups[g].geometry.layers;
       if (geometry == shape.groups[g].geometry) break;

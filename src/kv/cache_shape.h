@@ -47,9 +47,10 @@ struct CacheShape {
 };
 
 // Groups the owners: equal geometry, retention and codec share a page table. `codecs` has one entry per
-// owner. Throws Error{invalid_input} for a bad page size, start or geometry.
+// owner. `apart`: every layer is a group of its own all the same, so that its codec can be changed alone.
+// Throws Error{invalid_input} for a bad page size, start or geometry.
 CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const CodecPair> codecs,
-                        int page_tokens, int32_t start, size_t state_bytes = 0);
+                        int page_tokens, int32_t start, size_t state_bytes = 0, bool apart = false);
 
 // The same for layers that are grouped already (models::Model::groups()): `owners` of each group may be any
 // ascending layer indices; they become the indices of the owners in layer order. Throws Error{invalid_input}

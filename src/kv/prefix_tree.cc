@@ -314,6 +314,20 @@ PrefixTree::Node* PrefixTree::insert(Root& root, Node& parent, std::span<const i
   return &node;
 }
 
+// A full page that the sequence computed, or copied, itself takes the place of an equal one. Otherwise the
+// tree's could neither be yielded, once pages of the sequence hang below it, nor be used by it.
+void PrefixTree::adopt(Node& node, const Sequence& sequence) {
+  const Row& row = SequenceAccess::row(sequence);
+  for (size_t g = 0; g < node.pages.size(); ++g) {
+    if (node.pages[g] == kNoPage) continue;
+    const PageId own = row.groups[g].ids[static_cast<size_t>(node.depth)];
+    if (own == node.pages[g]) continue;
+    hold(g, row.encoded, own);
+    drop(g, row.encoded, node.pages[g]);
+    node.pages[g] = own;
+  }
+}
+
 PrefixTree::Node* PrefixTree::publish_pages(Root& root, std::span<const int32_t> tokens,
                                             const Sequence& sequence) {
   Node* node = &root.node;
@@ -321,6 +335,7 @@ PrefixTree::Node* PrefixTree::publish_pages(Root& root, std::span<const int32_t>
        done += static_cast<size_t>(page_)) {
     const auto page = tokens.subspan(done, static_cast<size_t>(page_));
     Node* child = find_child(root, *node, page);
+    if (child != nullptr) adopt(*child, sequence);
     node = child != nullptr ? child : insert(root, *node, page, sequence);
   }
   touch(*node);

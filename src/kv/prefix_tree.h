@@ -90,6 +90,7 @@ class PrefixTree {
   void match_root(Root& root, std::span<const int32_t> tokens, Match& best) const;
   Node* find_child(const Root& root, const Node& parent, std::span<const int32_t> tokens) const;
   Node* insert(Root& root, Node& parent, std::span<const int32_t> tokens, const Sequence& sequence);
+  void adopt(Node& node, const Sequence& sequence);
   Node* publish_pages(Root& root, std::span<const int32_t> tokens, const Sequence& sequence);
   Sequence build(const Match& match) const;
   void touch(Node& node);

@@ -16,7 +16,8 @@ namespace kvasir::kv {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, KPLANE/VPLANE, config[:FILE], auto:BYTES";
+    "f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, KPLANE/VPLANE, config[:FILE], "
+    "auto:BYTES[:FILE]";
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -178,10 +179,10 @@ size_t layer_bytes(const CodecPair& codec, const LayerGeometry& layer) {
          (plane_bytes(codec.k, layer.head_dim_k) + plane_bytes(codec.v, layer.head_dim_v));
 }
 
-// kv_sensitivity.json, written by `kvasir eval kv-sensitivity`:
-// {"layers": [{"layer_idx": 0, "codecs": [{"codec": SPEC, "kl": mean KL when only this layer uses it}, ...]},
-// ...]}. The sum of the layers' KL is minimised exactly under the byte budget (a knapsack over bytes per
-// token).
+// The entries of a kv_config.json that `kvasir eval kv-sensitivity` wrote carry what was measured:
+// {"layer_idx": 0, "codec": SPEC, "measured": [{"codec": SPEC, "bytes": a token, "kl": mean KL to the f32
+// cache when only this layer uses it}, ...]}. The sum of the layers' KL is minimised exactly under the byte
+// budget (a knapsack over bytes per token).
 Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::span<const SchemeLayer> layers,
                      Dtype plain) {
   struct Option {
@@ -192,18 +193,24 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
   const std::string file = path.string();
   const nlohmann::json table = formats::read_json_file(path, size_t{16} << 20);
   std::map<int, std::vector<Option>> options;
-  if (!table.is_object() || !table.contains("layers") || !table["layers"].is_array())
+  if (!table.is_array())
     throw_error(ErrorCode::corrupt_file,
-                "{}: expected {{\"layers\": [...]}} as written by `kvasir eval kv-sensitivity`", file);
-  for (const auto& entry : table["layers"]) {
-    if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer() ||
-        !entry.contains("codecs") || !entry["codecs"].is_array())
-      throw_error(ErrorCode::corrupt_file, "{}: each layer needs \"layer_idx\" and \"codecs\"", file);
+                "{}: expected a list of layers as written by `kvasir eval kv-sensitivity`", file);
+  for (const auto& entry : table) {
+    if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
+      throw_error(ErrorCode::corrupt_file, "{}: each layer needs an integer \"layer_idx\"", file);
     const LayerGeometry& layer = find_layer(layers, entry["layer_idx"].get<int64_t>(), file).geometry;
-    for (const auto& codec : entry["codecs"]) {
+    if (options.contains(layer.layer))
+      throw_error(ErrorCode::invalid_input, "{}: layer {} is listed twice", file, layer.layer);
+    if (!entry.contains("measured")) continue;
+    if (!entry["measured"].is_array())
+      throw_error(ErrorCode::corrupt_file, "{}: layer {}: \"measured\" is no list", file, layer.layer);
+    for (const auto& codec : entry["measured"]) {
       if (!codec.is_object() || !codec.contains("codec") || !codec["codec"].is_string() ||
-          !codec.contains("kl") || !codec["kl"].is_number())
-        throw_error(ErrorCode::corrupt_file, "{}: layer {}: each codec needs \"codec\" and \"kl\"", file,
+          !codec.contains("kl") || !codec["kl"].is_number() || !codec.contains("bytes") ||
+          !codec["bytes"].is_number_integer())
+        throw_error(ErrorCode::corrupt_file,
+                    "{}: layer {}: each measured codec needs \"codec\", \"bytes\" and \"kl\"", file,
                     layer.layer);
       Option option{parse_codec(codec["codec"].get<std::string>(), plain), 0, codec["kl"].get<double>()};
       if (!(option.kl >= 0 && option.kl < std::numeric_limits<double>::infinity()))
@@ -211,6 +218,12 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
                     option.kl);
       check_codec(option.codec, layer, file);
       option.bytes = layer_bytes(option.codec, layer);
+      if (const auto stated = codec["bytes"].get<int64_t>(); stated != static_cast<int64_t>(option.bytes))
+        throw_error(
+            ErrorCode::invalid_input,
+            "{}: layer {}: {} is said to take {} bytes a token and takes {}: the table was measured on "
+            "another model, or with another --kv-plain",
+            file, layer.layer, describe(option.codec), stated, option.bytes);
       options[layer.layer].push_back(option);
     }
   }
@@ -220,8 +233,8 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
     const auto found = options.find(layer.geometry.layer);
     if (found == options.end() || found->second.empty())
       throw_error(ErrorCode::not_found,
-                  "{}: layer {} was not measured; run `kvasir eval kv-sensitivity` again", file,
-                  layer.geometry.layer);
+                  "{}: it has no measured table for layer {}; write one with `kvasir eval kv-sensitivity`",
+                  file, layer.geometry.layer);
     size_t smallest = SIZE_MAX;
     for (const Option& option : found->second) {
       smallest = std::min(smallest, option.bytes);
@@ -354,17 +367,19 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
                   "`kvasir eval kv-sensitivity`");
     choices = read_config(file, layers, plain);
   } else if (spec.starts_with("auto:") || spec == "auto") {
-    const auto budget = spec == "auto" ? std::nullopt : number(spec.substr(5));
+    const std::string_view rest = spec == "auto" ? std::string_view() : spec.substr(5);
+    const auto budget = number(rest.substr(0, rest.find(':')));
     if (!budget || *budget == 0)
       throw_error(ErrorCode::invalid_input,
                   "--kv {}: expected auto:BYTES, the bytes per token that all layers together may take",
                   printable(spec));
-    const auto file = request.model_folder / "kv_sensitivity.json";
-    if (request.model_folder.empty() || !std::filesystem::exists(file))
-      throw_error(
-          ErrorCode::not_found,
-          "--kv {}: the model has no kv_sensitivity.json; measure it with `kvasir eval kv-sensitivity`",
-          spec);
+    const bool named = rest.find(':') != std::string_view::npos;
+    const std::filesystem::path file = named ? std::filesystem::path(rest.substr(rest.find(':') + 1))
+                                             : request.model_folder / "kv_config.json";
+    if (!named && (request.model_folder.empty() || !std::filesystem::exists(file)))
+      throw_error(ErrorCode::not_found,
+                  "--kv {}: the model has no kv_config.json; measure it with `kvasir eval kv-sensitivity`",
+                  printable(spec));
     choices = resolve_auto(*budget, file, layers, plain);
   } else {
     uniform = spec.empty() ? unlisted : parse_codec(spec, plain);

@@ -12,7 +12,8 @@
 //        | KPLANE/VPLANE                            any two of f32 f16 bf16 affine:... rot:...; turbokey:BITS
 //        for keys | config[:FILE]                            per layer, from FILE or the model folder's
 //        kv_config.json | auto:BYTES                               per layer, at most BYTES per token in all,
-//        by the measured sensitivity table
+//        by the table that
+//                                                   `kvasir eval kv-sensitivity` measured; also auto:BYTES:FILE
 #pragma once
 
 #include <filesystem>
@@ -41,7 +42,7 @@ struct SchemeRequest {
   std::optional<std::string> plain;   // --kv-plain: T of encoded layers
   Dtype default_plain = Dtype::bf16;  // of this build and activation mode (ruling 15)
   std::filesystem::path
-      model_folder;  // where kv_config.json and kv_sensitivity.json are looked for; empty: none
+      model_folder;  // where kv_config.json is looked for; empty: none
   bool empty() const { return spec.empty() && layers.empty() && !start && !plain; }
 };
 

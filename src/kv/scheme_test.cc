@@ -237,9 +237,11 @@ TEST(Scheme, ConfigFile) {
 
 TEST(Scheme, AutoTakesTheBestThatFits) {
   TempFolder folder;
-  folder.write("kv_sensitivity.json", R"({"layers":[
-    {"layer_idx":0,"codecs":[{"codec":"affine:8","kl":0.001},{"codec":"affine:4","kl":0.5},{"codec":"rot:4","kl":0.3}]},
-    {"layer_idx":1,"codecs":[{"codec":"affine:8","kl":0.001},{"codec":"affine:4","kl":0.02},{"codec":"rot:4","kl":0.01}]}]})");
+  folder.write("kv_config.json", R"([
+    {"layer_idx":0,"codec":"affine:8","measured":[{"codec":"affine:8","bytes":136,"kl":0.001},
+      {"codec":"affine:4","bytes":72,"kl":0.5},{"codec":"rot:4","bytes":72,"kl":0.3}]},
+    {"layer_idx":1,"codec":"rot:4","measured":[{"codec":"affine:8","bytes":136,"kl":0.001},
+      {"codec":"affine:4","bytes":72,"kl":0.02},{"codec":"rot:4","bytes":72,"kl":0.01}]}])");
   // One head of 64: affine:8 136 bytes, affine:4 72, rot:4 72 a layer.
   const auto pick = [&](int64_t bytes) {
     SchemeRequest r = request(fmt::format("auto:{}", bytes));

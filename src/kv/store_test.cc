@@ -174,7 +174,9 @@ TEST(DiskStore, EvictsTheLeastRecentlyUsed) {
 
 TEST(DiskStore, Conversations) {
   Fixture f({.page = 4, .window = 6});
-  DiskStore store(f.options());
+  auto options = f.options();
+  options.numerics = "kernels=1\nactivations=int8\nweights=abc\nisa=avx2\n";
+  DiskStore store(options);
   TestRow row = f.computed(counting(0, 12));
   store.save("trip", "", row.tokens, row.sequence, R"({"messages":["hello"]})");
   append(f.cache, row, counting(12, 3));
@@ -186,15 +188,20 @@ TEST(DiskStore, Conversations) {
   EXPECT_EQ(difference(back), "");
   EXPECT_THROW(store.load("other", f.cache), Error);
   EXPECT_THROW(store.save("", "", row.tokens, row.sequence, ""), Error);
-  auto options = f.options();
   options.identity.numerics_id = "else";
+  options.numerics = "kernels=1\nactivations=f32\nweights=xyz\nisa=avx2\nrope=fixed\n";
   DiskStore foreign(options);
   try {
     foreign.load("trip", f.cache);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
-    EXPECT_NE(std::string(error.what()).find("another model"), std::string::npos);
+    const std::string message = error.what();
+    EXPECT_NE(message.find("another model"), std::string::npos);
+    EXPECT_NE(message.find("activations is int8 there and f32 here"), std::string::npos) << message;
+    EXPECT_NE(message.find("rope is absent there and fixed here"), std::string::npos) << message;
+    EXPECT_NE(message.find("weights differs"), std::string::npos) << message;
+    EXPECT_EQ(message.find("isa"), std::string::npos) << message;
   }
   EXPECT_TRUE(store.remove_named("trip"));
   EXPECT_FALSE(store.remove_named("trip"));

@@ -110,7 +110,8 @@ Layers plan_layers(const ModelConfig& config, const LoadOptions& options, const 
     request.model_folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   out.scheme = kv::resolve_scheme(request, layers);
   const std::vector<kv::LayerGeometry>& owners = out.scheme.owners;
-  out.shape = out.scheme.shape(options.page_tokens);
+  out.shape = kv::group_layers(out.scheme.owners, out.scheme.codecs, options.page_tokens, out.scheme.start, 0,
+                               options.layers_apart);
   const kv::CacheShape& shape = out.shape;
   out.kv.resize(owners.size());
   for (size_t g = 0; g < shape.groups.size(); ++g) {

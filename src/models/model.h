@@ -66,6 +66,7 @@ struct LoadOptions {
   PackChoice pack;
   // Told what a user should know of the load, such as a packed file that does not match.
   std::function<void(const std::string&)> note;
+  bool layers_apart = false;  // a KV layer group of its own for every layer: to measure codecs layer by layer
   MemoryLedger* ledger = nullptr;  // not owned, must outlive the model
   // Called while weights are packed, with bytes done and in all; returning false cancels (Error{cancelled}).
   std::function<bool(size_t done, size_t total)> progress;

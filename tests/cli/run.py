@@ -209,6 +209,39 @@ def main(folder):
     same = all(open(os.path.join(path("b"), f), "rb").read() == open(os.path.join(path("c"), f), "rb").read() for f in os.listdir(path("b")))
     check(same, "the same seed gives the same checkpoint")
 
+    # Prefixes: a turn computes its new tokens and at most one page; so does the same beginning after /reset.
+    lines = b"Name a fruit.\nAnother one, please.\n/reset\nName a fruit.\n/stats\n"
+    turns = [json.loads(line) for line in run("chat", "smollm2", "--json", "--temperature", "0", "--max-tokens", "20", "--system", "Be brief. " * 30, "--context", "512", stdin=lines).stdout.splitlines()]
+    if len(turns) == 4:
+        first, second, again, stats = turns
+        new = second["prompt_tokens"] - first["prompt_tokens"] - first["completion_tokens"]
+        check(second["prompt_tokens"] - second["cached_tokens"] <= new + 64, f"the second turn computes its {new} new tokens and at most a page: {second}")
+        check(again["cached_tokens"] == again["prompt_tokens"] - 1 and again["text"] == first["text"], "after /reset the same beginning is found again, and gives the same answer")
+        check(stats["prefixes"]["hits"] >= 1 and stats["pools"][0]["pages"] > 0, "/stats shows pools and prefixes")
+    else:
+        check(False, f"chat --json gives one line a turn: {turns}")
+    samples = json.loads(run("generate", "smollm2", "--prompt", "word " * 200, "--samples", "3", "--max-tokens", "4", "--seed", "1", "--json").stdout)
+    cold = json.loads(run("generate", "smollm2", "--prompt", "word " * 200, "--samples", "3", "--max-tokens", "4", "--seed", "1", "--json", "--no-prompt-cache").stdout)
+    check([s["cached_tokens"] > 190 for s in samples] == [False, True, True] and [s["token_ids"] for s in samples] == [s["token_ids"] for s in cold], "samples share their prompt's pages and stay what they are")
+    plan = json.loads(run("fit", "smollm2", "--context", "512", "--prompt-cache", "64M", "--json").stdout)
+    check(plan["prefix_bytes"] >= 64_000_000 and plan["total_bytes"] == sum(plan[k] for k in ("weights_bytes", "kv_bytes", "workspace_bytes", "process_bytes", "prefix_bytes")), "fit counts --prompt-cache")
+
+    # Sensitivity of layers to codecs, and choosing by it.
+    run("synth", path("s.gguf"), "--family", "llama", "--set", "head_dim=64", "--set", "num_hidden_layers=3", "--format", "gguf-q8_0")
+    sample = write("s.json", json.dumps([(i * 7 + i * i) % 128 for i in range(100)]))
+    expect_exit(1, "fit", path("s.gguf"), "--kv", "auto:1000", contains="kv-sensitivity")
+    result = run("eval", "kv-sensitivity", path("s.gguf"), "--tokens", sample, "--json")
+    check(result.returncode == 0 and os.path.exists(path("kv_config.json")), f"kv-sensitivity writes kv_config.json {result.stderr.decode()[:200]}")
+    config = json.load(open(path("kv_config.json")))
+    check(len(config) == 3 and all(a["bytes"] > b["bytes"] and a["kl"] < b["kl"] for e in config for a, b in zip(e["measured"], e["measured"][1:])), "each layer has its frontier")
+    for budget in (400, 700, 1100):
+        plan = json.loads(run("fit", path("s.gguf"), "--kv", f"auto:{budget}", "--json").stdout)
+        check(sum(g["bytes_per_token"] for g in plan["kv_groups"]) <= budget * 1.02, f"--kv auto:{budget} stays within it")
+    expect_exit(2, "fit", path("s.gguf"), "--kv", "auto:10", contains="allow at least")
+    os.remove(path("kv_config.json"))
+    write("foreign.json", json.dumps([dict(e, measured=[dict(m, bytes=m["bytes"] + 2) for m in e["measured"]]) for e in config]))
+    expect_exit(2, "fit", path("s.gguf"), "--kv", "auto:1000:" + path("foreign.json"), contains="another model")
+
     # Memory: the plan bounds the process.
     for model in (SMOL, GEMMA):
         with open(os.path.join(SOURCE, "tests/data/real", "smollm2.tokens.json" if model == SMOL else "gemma3.tokens.json")) as file:

@@ -54,11 +54,35 @@ struct RowParts {
   std::byte* offsets;
 };
 
+// Calls move(offset in the block, offset in the canonical row, bytes) for the pieces of a token's plain row
+// that are contiguous in both; the sizes are constants, so that a move is a load and a store. Restoring a
+// stored conversation spends its time here.
+template <typename Move>
+void each_plain_piece(const PlaneFormat& f, int slot, const Move& move) {
+  const size_t dim = static_cast<size_t>(f.dim), token = static_cast<size_t>(slot);
+  constexpr std::integral_constant<size_t, 2> k2;
+  constexpr std::integral_constant<size_t, 4> k4;
+  const bool keys = f.role == PlaneRole::key;
+  if (f.codec.plain == Dtype::bf16 && keys) {
+    for (size_t pair = 0; pair < dim / 2; ++pair) move((pair * kBlockTokens + token) * 4, pair * 4, k4);
+    if (dim % 2 != 0) move(((dim / 2) * kBlockTokens + token) * 4, dim * 2 - 2, k2);
+  } else if (f.codec.plain == Dtype::bf16) {
+    const size_t at = (token / 2) * dim * 4 + token % 2 * 2;
+    for (size_t c = 0; c < dim; ++c) move(at + c * 4, c * 2, k2);
+  } else if (f.codec.plain == Dtype::f32) {
+    const size_t at = keys ? token * 4 : token * dim * 4, step = keys ? kBlockTokens * 4 : 4;
+    for (size_t c = 0; c < dim; ++c) move(at + c * step, c * 4, k4);
+  } else {
+    const size_t at = keys ? token * 2 : token * dim * 2, step = keys ? kBlockTokens * 2 : 2;
+    for (size_t c = 0; c < dim; ++c) move(at + c * step, c * 2, k2);
+  }
+}
+
 void export_row(const PlaneFormat& f, const std::byte* block, int slot, const RowParts& out) {
   if (f.plain()) {
-    const size_t size = size_of(f.codec.plain);
-    for (int i = 0; i < f.dim; ++i)
-      memcpy(out.codes + static_cast<size_t>(i) * size, block + plain_offset(f, slot, i), size);
+    each_plain_piece(f, slot, [&](size_t in_block, size_t in_row, auto size) {
+      memcpy(out.codes + in_row, block + in_block, size);
+    });
     return;
   }
   TokenCodes token;
@@ -73,9 +97,9 @@ void export_row(const PlaneFormat& f, const std::byte* block, int slot, const Ro
 
 void import_row(const PlaneFormat& f, std::byte* block, int slot, const RowParts& in) {
   if (f.plain()) {
-    const size_t size = size_of(f.codec.plain);
-    for (int i = 0; i < f.dim; ++i)
-      memcpy(block + plain_offset(f, slot, i), in.codes + static_cast<size_t>(i) * size, size);
+    each_plain_piece(f, slot, [&](size_t in_block, size_t in_row, auto size) {
+      memcpy(block + in_block, in.codes + in_row, size);
+    });
     if (f.codec.plain == Dtype::bf16 && f.role == PlaneRole::key && f.dim % 2 != 0)
       memset(block + plain_offset(f, slot, f.dim), 0, 2);
     return;
@@ -92,12 +116,10 @@ void import_row(const PlaneFormat& f, std::byte* block, int slot, const RowParts
 
 void copy_row(const PlaneFormat& f, const std::byte* from, std::byte* to, int slot) {
   if (f.plain()) {
-    const size_t size = size_of(f.codec.plain);
-    const int padded = f.role == PlaneRole::key && f.codec.plain == Dtype::bf16 ? f.dim + f.dim % 2 : f.dim;
-    for (int i = 0; i < padded; ++i) {
-      const size_t at = plain_offset(f, slot, i);
-      memcpy(to + at, from + at, size);
-    }
+    each_plain_piece(
+        f, slot, [&](size_t in_block, size_t, auto size) { memcpy(to + in_block, from + in_block, size); });
+    if (f.codec.plain == Dtype::bf16 && f.role == PlaneRole::key && f.dim % 2 != 0)
+      memcpy(to + plain_offset(f, slot, f.dim), from + plain_offset(f, slot, f.dim), 2);
     return;
   }
   TokenCodes token;
@@ -241,31 +263,28 @@ void CodecLayout::for_each_plane(Visit visit) const {
 void CodecLayout::export_tokens(const std::byte* page, int first, int count, std::span<std::byte> out) const {
   KVASIR_CHECK(first >= 0 && count >= 0 && first + count <= geometry_.page_tokens);
   KVASIR_CHECK(out.size() == static_cast<size_t>(count) * token_bytes_);
-  for (int t = 0; t < count; ++t) {
-    const int slot = first + t;
-    std::byte* token = out.data() + static_cast<size_t>(t) * token_bytes_;
-    for_each_plane(
-        [&](const PlaneFormat& f, int layer, int head, size_t codes, size_t scales, size_t offsets) {
-          const std::byte* block = &f == &key_ ? key_block(page, layer, head, slot / kBlockTokens)
-                                               : value_block(page, layer, head, slot / kBlockTokens);
-          export_row(f, block, slot % kBlockTokens, {token + codes, token + scales, token + offsets});
-        });
-  }
+  // Plane after plane: the blocks of one head stay in the first-level cache while its tokens are moved.
+  for_each_plane([&](const PlaneFormat& f, int layer, int head, size_t codes, size_t scales, size_t offsets) {
+    std::byte* token = out.data();
+    for (int slot = first; slot < first + count; ++slot, token += token_bytes_) {
+      const std::byte* block = &f == &key_ ? key_block(page, layer, head, slot / kBlockTokens)
+                                           : value_block(page, layer, head, slot / kBlockTokens);
+      export_row(f, block, slot % kBlockTokens, {token + codes, token + scales, token + offsets});
+    }
+  });
 }
 
 void CodecLayout::import_tokens(std::byte* page, int first, int count, std::span<const std::byte> in) const {
   KVASIR_CHECK(first >= 0 && count >= 0 && first + count <= geometry_.page_tokens);
   KVASIR_CHECK(in.size() == static_cast<size_t>(count) * token_bytes_);
-  for (int t = 0; t < count; ++t) {
-    const int slot = first + t;
-    std::byte* token = const_cast<std::byte*>(in.data()) + static_cast<size_t>(t) * token_bytes_;
-    for_each_plane(
-        [&](const PlaneFormat& f, int layer, int head, size_t codes, size_t scales, size_t offsets) {
-          std::byte* block = &f == &key_ ? key_block(page, layer, head, slot / kBlockTokens)
-                                         : value_block(page, layer, head, slot / kBlockTokens);
-          import_row(f, block, slot % kBlockTokens, {token + codes, token + scales, token + offsets});
-        });
-  }
+  for_each_plane([&](const PlaneFormat& f, int layer, int head, size_t codes, size_t scales, size_t offsets) {
+    std::byte* token = const_cast<std::byte*>(in.data());
+    for (int slot = first; slot < first + count; ++slot, token += token_bytes_) {
+      std::byte* block = &f == &key_ ? key_block(page, layer, head, slot / kBlockTokens)
+                                     : value_block(page, layer, head, slot / kBlockTokens);
+      import_row(f, block, slot % kBlockTokens, {token + codes, token + scales, token + offsets});
+    }
+  });
 }
 
 void CodecLayout::copy_tokens(const std::byte* from, std::byte* to, int first, int count) const {

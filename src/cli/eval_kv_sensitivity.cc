@@ -1,0 +1,193 @@
+// `kvasir eval kv-sensitivity`: what each layer loses to each KV codec, as the table that `--kv auto:BYTES`
+// chooses from.
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "cli/eval.h"
+#include "cli/flags.h"
+#include "cli/progress.h"
+#include "cli/starter_models.h"
+#include "engine/kv_sensitivity.h"
+#include "kv/scheme.h"
+
+namespace kvasir::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SensitivityFlags {
+  LoadFlags load;
+  std::string tokens;
+  std::string out;
+  std::vector<std::string> codecs;
+  std::vector<std::string> together;
+  int64_t bytes = 0;
+  bool json = false;
+};
+
+Json codecs_json(const std::vector<engine::MeasuredCodec>& codecs) {
+  Json list = Json::array();
+  for (const engine::MeasuredCodec& codec : codecs)
+    list.push_back({{"codec", codec.codec}, {"bytes", codec.bytes}, {"kl", codec.kl}});
+  return list;
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+int eval_kv_sensitivity(const SensitivityFlags& flags) {
+  const std::vector<int32_t> ids = read_token_file(flags.tokens);
+  if (ids.size() < 2)
+    throw_error(ErrorCode::invalid_input, "{}: {} tokens; measuring needs at least 2, better some hundreds",
+                printable(flags.tokens), ids.size());
+  if (!flags.load.kv.empty() || !flags.load.kv_layer.empty() || flags.load.kv_start >= 0)
+    throw_error(ErrorCode::invalid_input,
+                "kv-sensitivity chooses the codecs itself: leave out --kv, --kv-layer and --kv-start");
+  std::vector<std::string> codecs = flags.codecs.empty() ? engine::default_plane_codecs() : flags.codecs;
+  for (const std::string& codec : codecs)
+    kv::parse_codec(codec + "/f32", Dtype::bf16);  // refused before a load
+  engine::EngineOptions options = flags.load.options();
+  const auto length = static_cast<int64_t>(ids.size());
+  if (options.load.context == 0) options.load.context = length;
+  if (length > options.load.context)
+    throw_error(ErrorCode::invalid_input, "{} holds {} tokens, more than --context {}",
+                printable(flags.tokens), length, options.load.context);
+  options.load.chunk = static_cast<int>(std::min<int64_t>(options.load.chunk, length));
+  options.load.logits = std::min(kLogitRows, options.load.chunk);
+  options.load.kv = {};
+  options.load.kv.spec = "f32";
+  options.load.layers_apart = true;
+  const std::filesystem::path path = resolve_model(flags.load.model);
+  const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
+  const std::filesystem::path out =
+      flags.out.empty() ? folder / "kv_config.json" : std::filesystem::path(flags.out);
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
+  engine->model().check_tokens(ids);
+  const size_t needed = engine->memory().total_bytes + engine::sensitivity_bytes(*engine, length);
+  if (needed > engine->memory().available_bytes)
+    throw_error(ErrorCode::resource_exhausted,
+                "{} tokens need {} MB, mostly for the logits of the f32 cache, and {} MB are available: use "
+                "fewer tokens",
+                length, needed / 1000000, engine->memory().available_bytes / 1000000);
+  Dtype plain = engine->model().info().activations == models::Activations::f32 ? Dtype::f32 : Dtype::bf16;
+  if (!flags.load.kv_plain.empty()) plain = kv::parse_codec(flags.load.kv_plain, plain).k.plain;
+
+  Progress progress("measuring");
+  const auto show = [&](double done) { progress.update(done, 1.0); };
+  if (!flags.together.empty()) {
+    const auto measured = engine::measure_kv_codecs(*engine, ids, flags.together, plain, show, interrupted);
+    progress.done();
+    Json list = Json::array();
+    for (const engine::MeasuredScheme& scheme : measured) {
+      if (!flags.json)
+        std::printf("%-20s %-8s %8zu bytes a token  KL %.3e  top-1 %.2f%%\n", scheme.codec.c_str(),
+                    scheme.layers.c_str(), scheme.bytes, scheme.kl, 100 * scheme.top1);
+      list.push_back({{"codec", scheme.codec},
+                      {"layers", scheme.layers},
+                      {"bytes_per_token", scheme.bytes},
+                      {"mean_kl", scheme.kl},
+                      {"top1", scheme.top1}});
+    }
+    if (flags.json) std::printf("%s\n", list.dump(1).c_str());
+    return kExitDone;
+  }
+  const std::vector<engine::LayerSensitivity> layers =
+      engine::measure_kv_sensitivity(*engine, ids, codecs, plain, show, interrupted);
+  progress.done();
+
+  // Which codec `--kv config` takes: what `auto` chooses for --bytes. Written without choices first, so that
+  // the choice is made from the file's own table.
+  Json config = Json::array();
+  size_t plain_bytes = 0;
+  for (const engine::LayerSensitivity& layer : layers) {
+    config.push_back({{"layer_idx", layer.layer},
+                      {"codec", layer.pairs.front().codec},
+                      {"measured", codecs_json(layer.pairs)},
+                      {"planes", {{"k", codecs_json(layer.keys)}, {"v", codecs_json(layer.values)}}}});
+  }
+  std::vector<kv::SchemeLayer> shape;
+  for (const models::KvGroup& group : engine->model().groups()) {
+    kv::SchemeLayer layer;
+    layer.geometry = {.layer = group.layers.front(),
+                      .kv_heads = group.geometry.kv_heads,
+                      .head_dim_k = group.geometry.head_dim_k,
+                      .head_dim_v = group.geometry.head_dim_v,
+                      .window = group.geometry.window,
+                      .sinks = group.geometry.sinks};
+    shape.push_back(layer);
+    plain_bytes += static_cast<size_t>(group.geometry.kv_heads) *
+                   static_cast<size_t>(group.geometry.head_dim_k + group.geometry.head_dim_v) * 2;
+  }
+  std::sort(shape.begin(), shape.end(),
+            [](const auto& a, const auto& b) { return a.geometry.layer < b.geometry.layer; });
+  write_text(out, config.dump(1));
+  kv::SchemeRequest request;
+  request.default_plain = plain;
+  const int64_t bytes = flags.bytes > 0 ? flags.bytes : static_cast<int64_t>(plain_bytes / 2);
+  request.spec = "auto:" + std::to_string(bytes) + ":" + out.string();
+  const kv::Scheme chosen = kv::resolve_scheme(request, shape);
+  double expected = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto at = std::find_if(config.begin(), config.end(), [&](const Json& entry) {
+      return entry["layer_idx"] == chosen.owners[i].layer;
+    });
+    for (const Json& codec : (*at)["measured"])
+      if (kv::parse_codec(codec["codec"].get<std::string>(), plain) == chosen.codecs[i]) {
+        (*at)["codec"] = codec["codec"];
+        expected += codec["kl"].get<double>();
+      }
+  }
+  write_text(out, config.dump(1));
+  if (flags.json) {
+    std::printf("%s\n", Json({{"out", out.string()},
+                              {"tokens", length},
+                              {"layers", layers.size()},
+                              {"bytes_per_token", chosen.bytes_per_token()},
+                              {"expected_kl", expected}})
+                            .dump()
+                            .c_str());
+  } else {
+    for (const Json& entry : config)
+      std::printf("layer %3d  %-20s", entry["layer_idx"].get<int>(),
+                  entry["codec"].get<std::string>().c_str());
+    std::printf(
+        "\n%s: written; --kv config takes %zu bytes a token (expected KL %.2e), --kv auto:BYTES chooses "
+        "anew\n",
+        out.c_str(), chosen.bytes_per_token(), expected);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_eval_kv_sensitivity(CLI::App& eval, Invocation& invocation) {
+  auto flags = std::make_shared<SensitivityFlags>();
+  CLI::App* command = eval.add_subcommand(
+      "kv-sensitivity", "Measure what each layer loses to each KV codec; writes kv_config.json");
+  flags->load.add_to(*command, false);
+  command->add_option("--tokens", flags->tokens, "JSON list of token ids of ordinary text")->required();
+  command->add_option("--out", flags->out, "File to write (default: kv_config.json beside the model)");
+  command
+      ->add_option(
+          "--codec", flags->codecs,
+          "A codec to measure on keys and on values, repeatable (default: bf16, f16, affine:8, affine:6, "
+          "rot:5, rot:4, rot:3, rot:2)")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--together", flags->together,
+                   "Instead: a --kv SPEC to measure in all layers at once, repeatable; nothing is written")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--bytes", flags->bytes,
+                   "Bytes a token for which codecs are chosen (default: half of what bf16 takes)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", flags->json, "Machine-readable output");
+  command->callback(
+      [flags, &invocation] { invocation.work = [flags] { return eval_kv_sensitivity(*flags); }; });
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,55 @@
+// Prompts that begin like earlier ones are not computed again: kv::PrefixTree in the service of an engine's
+// rows.
+//
+// Pages of the tree lie in the cache's own pools. What live rows do not need may hold prefixes, and is given
+// back when a row needs it; EngineOptions::prefix_bytes adds room that rows never claim. For rows of models
+// with full attention every computed page is published at once, and any token can be resumed. Windows cannot
+// be rewound, so models that have some record resume points: the last token but one of the prompt (the same
+// prompt again), the end of its stable part (what the next turn keeps of it), its end, every `interval`
+// tokens, and the end of the turn.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/prefix_tree.h"
+
+namespace kvasir::engine {
+
+class PrefixCache {
+ public:
+  // `key`: everything that stored bytes depend on besides tokens (the NumericsKey). `interval` 0: none.
+  PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, int64_t interval);
+
+  // Tokens of the prompt that are there; at most all but one.
+  int32_t peek(std::span<const int32_t> prompt) const { return tree_.peek(key_, prompt); }
+  kv::Sequence take(std::span<const int32_t> prompt) { return tree_.take(key_, prompt); }
+
+  // Tokens at which the prefill of a prompt must stop to be recorded, ascending, beyond `reused`; `stable` 0:
+  // not known.
+  std::vector<int32_t> stops(int32_t reused, int32_t length, int32_t stable) const;
+  // The most tokens of `prompt` that will be there once a row with the prompt `other` (which stops at
+  // `stops`) has computed `other`; at most all but one.
+  int32_t promised(std::span<const int32_t> prompt, std::span<const int32_t> other,
+                   std::span<const int32_t> stops) const;
+
+  // After a committed step: full pages for everybody to use at once.
+  void publish(std::span<const int32_t> tokens, const kv::Sequence& sequence);
+  // A resume point.
+  void record(std::span<const int32_t> tokens, const kv::Sequence& sequence);
+  bool needs_points() const { return needs_points_; }
+  int64_t interval() const { return interval_; }
+
+  kv::PrefixTree::Stats stats() const { return tree_.stats(); }
+
+ private:
+  kv::PrefixTree tree_;
+  std::string key_;
+  int64_t interval_;
+  int32_t page_;
+  bool needs_points_ = false;
+};
+
+}  // namespace kvasir::engine

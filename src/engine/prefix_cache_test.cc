@@ -1,0 +1,196 @@
+// Prompts that begin like earlier ones: how much is computed again, that no bit depends on it, and that
+// memory stays within the plan.
+#include "engine/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/engine.h"
+#include "engine/tiny_models.h"
+
+namespace kvasir::engine {
+namespace {
+
+using testing::kTinyKinds;
+using testing::TinyKind;
+
+const std::filesystem::path kSmol = KVASIR_MODELS_DIR "/SmolLM2-135M-Instruct.Q4_1.gguf";
+const std::filesystem::path kGemma = KVASIR_MODELS_DIR "/gemma-3-270m-Q4_K_M.gguf";
+
+struct Settings {
+  std::string spec = "bf16";
+  int64_t start = 0;
+  int rows = 1;
+  int chunk = 32;
+  int64_t context = 256;
+  int page = 16;
+  bool cache = true;
+  size_t extra = 0;
+};
+
+std::unique_ptr<Engine> open(const std::filesystem::path& path, const Settings& settings) {
+  EngineOptions options;
+  options.load.threads = 2;
+  options.load.context = settings.context;
+  options.load.rows = settings.rows;
+  options.load.chunk = settings.chunk;
+  options.load.page_tokens = settings.page;
+  options.load.kv.spec = settings.spec;
+  if (settings.start > 0) options.load.kv.start = settings.start;
+  options.prefix_cache = settings.cache;
+  options.prefix_bytes = settings.extra;
+  options.snapshot_interval = 100;
+  return Engine::open(path, options);
+}
+
+Request request_for(std::vector<int32_t> prompt, int64_t tokens, uint64_t seed = 0) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = tokens;
+  request.sampling.temperature = 1.0f;
+  request.sampling.seed = seed;
+  request.top_logprobs = 1;
+  return request;
+}
+
+void expect_same(const Outcome& got, const Outcome& want) {
+  ASSERT_EQ(got.tokens, want.tokens);
+  for (size_t i = 0; i < want.logprobs.size(); ++i)
+    ASSERT_EQ(got.logprobs[i].logprob, want.logprobs[i].logprob) << "token " << i;  // bits
+}
+
+std::vector<int32_t> random_ids(std::mt19937_64& random, size_t count, int32_t vocab = testing::kTinyVocab) {
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
+  return ids;
+}
+
+std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Starters : public ::testing::TestWithParam<std::filesystem::path> {};
+
+// Each turn is a request of its own, without a context that would keep the sequence: what is reused comes
+// from the tree.
+TEST_P(Starters, TheNextTurnComputesItsNewTokensAndAtMostOnePage) {
+  const Settings settings{.chunk = 512, .context = 1024, .page = 64};
+  const auto engine = open(GetParam(), settings);
+  Settings without = settings;
+  without.cache = false;
+  const auto plain = open(GetParam(), without);
+  std::mt19937_64 random(1);
+  const std::vector<int32_t> first = random_ids(random, 620, 20000);  // past Gemma's window of 512
+  const Outcome turn = engine->generate(request_for(first, 8));
+  EXPECT_EQ(turn.timings.reused_tokens, 0);
+  const std::vector<int32_t> added = random_ids(random, 20, 20000);
+  const std::vector<int32_t> second = joined(joined(first, turn.tokens), added);
+  const Outcome warm = engine->generate(request_for(second, 8));
+  EXPECT_LE(warm.timings.prompt_tokens - warm.timings.reused_tokens, 20 + 64);
+  EXPECT_EQ(warm.timings.reused_tokens, 620 + 8 - 1);  // the last sampled token was never stored
+  const Outcome cold = plain->generate(request_for(second, 8));
+  EXPECT_EQ(cold.timings.reused_tokens, 0);
+  expect_same(warm, cold);
+  // The same prompt once more computes one token; another answer after it, what follows the prompt's end.
+  EXPECT_GE(engine->generate(request_for(second, 1)).timings.reused_tokens,
+            static_cast<int64_t>(second.size()) - 1);
+  const std::vector<int32_t> other = joined(first, random_ids(random, 30, 20000));
+  const Outcome branch = engine->generate(request_for(other, 4));
+  EXPECT_EQ(branch.timings.reused_tokens, 620);
+  expect_same(branch, plain->generate(request_for(other, 4)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Starters, ::testing::Values(kSmol, kGemma),
+                         [](const auto& parameter) { return parameter.index == 0 ? "SmolLM2" : "Gemma3"; });
+
+class Kinds : public ::testing::TestWithParam<TinyKind> {};
+
+TEST_P(Kinds, SamplesOfOnePromptShareItsPrefill) {
+  for (const char* spec : {"f32", "affine:4", "turbo", "rot:3"}) {
+    const auto engine = open(testing::tiny_models().path(GetParam()), {.spec = spec, .rows = 3});
+    const auto plain = open(testing::tiny_models().path(GetParam()), {.spec = spec, .cache = false});
+    std::mt19937_64 random(7);
+    const std::vector<int32_t> prompt = random_ids(random, 75);
+    std::vector<Request> requests;
+    for (uint64_t i = 0; i < 5; ++i) requests.push_back(request_for(prompt, 10, i));
+    const std::vector<Outcome> outcomes = engine->generate(std::move(requests));
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      // All but the last token, or with full attention the pages that were there when it could begin.
+      EXPECT_GE(outcomes[i].timings.reused_tokens, i == 0 ? 0 : 64) << spec << " sample " << i;
+      EXPECT_LE(outcomes[i].timings.reused_tokens, i == 0 ? 0 : 74) << spec << " sample " << i;
+      expect_same(outcomes[i], plain->generate(request_for(prompt, 10, i)));
+    }
+  }
+}
+
+TEST_P(Kinds, TheStablePartOfAPromptIsResumed) {
+  const auto engine = open(testing::tiny_models().path(GetParam()), {});
+  std::mt19937_64 random(3);
+  const std::vector<int32_t> stable = random_ids(random, 61);
+  Request request = request_for(joined(stable, {1, 2, 3, 4}), 4);
+  request.stable_tokens = 61;
+  engine->generate(std::move(request));
+  EXPECT_EQ(engine->generate(request_for(joined(stable, {9, 9, 9}), 4)).timings.reused_tokens, 61);
+}
+
+// Conversations and samples at random in pools as small as the plan makes them: nothing runs out, every
+// answer is that of an engine without a cache, and the ledger stays inside the plan.
+TEST_P(Kinds, RandomConversationsInSmallPools) {
+  const auto& specs = testing::kv_specs();
+  const int seeds = testing::property_seeds(9);
+  size_t reused = 0, evicted = 0;
+  for (int seed = 0; seed < seeds; ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed) + 100);
+    Settings settings;
+    settings.spec = specs[static_cast<size_t>(seed * 5 + 1) % specs.size()];
+    const bool plain_spec = settings.spec == "f32" || settings.spec == "f16" || settings.spec == "bf16";
+    settings.start = !plain_spec && seed % 3 == 0 ? 1 + static_cast<int64_t>(random() % 50) : 0;
+    settings.rows = 1 + seed % 3;
+    settings.context = 96;
+    settings.chunk = static_cast<int>(8 + random() % 40);
+    settings.page = seed % 2 == 0 ? 16 : 32;
+    settings.extra = seed % 4 == 0 ? 40000 : 0;
+    const auto engine = open(testing::tiny_models().path(GetParam()), settings);
+    Settings alone = settings;
+    alone.cache = false;
+    alone.rows = 1;
+    const auto plain = open(testing::tiny_models().path(GetParam()), alone);
+    std::vector<std::vector<int32_t>> pasts = {random_ids(random, 40)};
+    for (int turn = 0; turn < 6; ++turn) {
+      std::vector<Request> requests;
+      std::vector<std::vector<int32_t>> prompts;
+      const size_t count = 1 + random() % 4;
+      for (size_t i = 0; i < count; ++i) {
+        std::vector<int32_t> prompt = pasts[random() % pasts.size()];
+        prompt.resize(std::min<size_t>(prompt.size(), random() % 90));
+        prompt = joined(prompt, random_ids(random, 1 + random() % 30));
+        prompt.resize(std::min<size_t>(prompt.size(), 90));
+        prompts.push_back(i > 0 && random() % 3 == 0 ? prompts[0] : prompt);
+        requests.push_back(request_for(prompts.back(), -1, i));
+        if (random() % 2 == 0) requests.back().max_tokens = static_cast<int64_t>(random() % 6);
+      }
+      std::vector<int64_t> most;
+      for (const Request& request : requests) most.push_back(request.max_tokens);
+      const std::vector<Outcome> outcomes = engine->generate(std::move(requests));
+      EXPECT_LE(engine->ledger().total() - engine->memory().weights_bytes - engine->memory().workspace_bytes,
+                engine->memory().kv_bytes + engine->memory().prefix_bytes);
+      for (size_t i = 0; i < count; ++i) {
+        reused += static_cast<size_t>(outcomes[i].timings.reused_tokens);
+        expect_same(outcomes[i], plain->generate(request_for(prompts[i], most[i], i)));
+        if (HasFatalFailure()) FAIL() << "seed " << seed << " turn " << turn << " request " << i;
+        pasts.push_back(joined(prompts[i], outcomes[i].tokens));
+      }
+    }
+    evicted += engine->prefixes()->stats().evictions;
+  }
+  EXPECT_GT(reused, 0u);
+  EXPECT_GT(evicted, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Kinds, ::testing::ValuesIn(kTinyKinds),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+}  // namespace
+}  // namespace kvasir::engine
