@@ -211,7 +211,7 @@ def main(folder):
 
     # Prefixes: a turn computes its new tokens and at most one page; so does the same beginning after /reset.
     lines = b"Name a fruit.\nAnother one, please.\n/reset\nName a fruit.\n/stats\n"
-    turns = [json.loads(line) for line in run("chat", "smollm2", "--json", "--temperature", "0", "--max-tokens", "20", "--system", "Be brief. " * 30, "--context", "512", stdin=lines).stdout.splitlines()]
+    turns = [json.loads(line) for line in run("chat", "smollm2", "--json", "--temperature", "0", "--max-tokens", "20", "--system", "Be brief. " * 30, "--context", "512", stdin=lines).stdout.splitlines() if line.startswith(b"{")]
     if len(turns) == 4:
         first, second, again, stats = turns
         new = second["prompt_tokens"] - first["prompt_tokens"] - first["completion_tokens"]
