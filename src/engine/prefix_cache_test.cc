@@ -27,11 +27,12 @@ struct Settings {
   int page = 16;
   bool cache = true;
   size_t extra = 0;
+  int threads = 1;
 };
 
 std::unique_ptr<Engine> open(const std::filesystem::path& path, const Settings& settings) {
   EngineOptions options;
-  options.load.threads = 2;
+  options.load.threads = settings.threads;
   options.load.context = settings.context;
   options.load.rows = settings.rows;
   options.load.chunk = settings.chunk;
@@ -76,7 +77,7 @@ class Starters : public ::testing::TestWithParam<std::filesystem::path> {};
 // Each turn is a request of its own, without a context that would keep the sequence: what is reused comes
 // from the tree.
 TEST_P(Starters, TheNextTurnComputesItsNewTokensAndAtMostOnePage) {
-  const Settings settings{.chunk = 512, .context = 1024, .page = 64};
+  const Settings settings{.chunk = 512, .context = 1024, .page = 64, .threads = 2};
   const auto engine = open(GetParam(), settings);
   Settings without = settings;
   without.cache = false;
