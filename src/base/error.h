@@ -28,8 +28,8 @@ std::string_view name(ErrorCode code);
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, std::string message, std::string details = {})
-      : std::runtime_error(std::move(message)), code_(code), details_(std::move(details)) {}
+  Error(ErrorCode code, const std::string& message, std::string details = {})
+      : std::runtime_error(message), code_(code), details_(std::move(details)) {}
 
   ErrorCode code() const { return code_; }
   const std::string& details() const { return details_; }

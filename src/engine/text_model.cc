@@ -165,7 +165,7 @@ struct Stream {
   StopMatcher matcher;
   std::string text;
   std::function<void(std::string_view)> on_text;
-  void emit(std::string piece) {
+  void emit(const std::string& piece) {
     if (piece.empty()) return;
     text += piece;
     if (on_text) on_text(piece);

@@ -216,7 +216,7 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
 
 class PackedModel final : public Model {
  public:
-  PackedModel(Opened& opened, Planned planned, const LoadOptions& options) {
+  PackedModel(Opened& opened, const Planned& planned, const LoadOptions& options) {
     info_ = planned.info;
     memory_ = planned.memory;
     mask_classes_ = planned.layers.masks;
@@ -324,7 +324,7 @@ MemoryPlan Model::plan(const std::filesystem::path& path, const LoadOptions& opt
 std::unique_ptr<Model> Model::load(const std::filesystem::path& path, const LoadOptions& options) {
   Opened opened = open_model(path);
   Planned planned = plan_model(opened, options, path);
-  return std::make_unique<PackedModel>(opened, std::move(planned), options);
+  return std::make_unique<PackedModel>(opened, planned, options);
 }
 
 size_t Model::write_pack(const std::filesystem::path& path, const LoadOptions& options,

@@ -50,7 +50,7 @@ bool DecodeStep::rewrite(std::string&, bool) const {
 void FuseStep::apply(std::vector<std::string>& tokens) const {
   std::string all;
   for (const std::string& t : tokens) all += t;
-  tokens.assign(1, std::move(all));
+  tokens.assign(1, all);
 }
 
 void ByteLevelStep::apply(std::vector<std::string>& tokens) const {

@@ -19,7 +19,7 @@ Value indent(Interpreter&, const Value& operand, Arguments& arguments) {
   const bool markup = operand.is_markup();
   std::string margin;
   if (width.is_string()) {
-    margin = markup && !width.is_markup() ? width.text() : width.text();
+    margin = width.text();
   } else {
     const int64_t count = as_index(width, "indent()", true);
     margin.assign(checked_repeat(1, count, true), ' ');

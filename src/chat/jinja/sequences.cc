@@ -370,7 +370,7 @@ Value make_range(int64_t start, int64_t stop, int64_t step) {
 Value make_range(const Value& start, const Value& stop, const Value& step) {
   constexpr int64_t kMaxRange = 100'000;  // jinja2's sandbox
   constexpr int64_t kFar = int64_t{1} << 62;
-  int64_t bounds[3];
+  int64_t bounds[3] = {};
   int i = 0;
   for (const Value* value : {&start, &stop, &step}) {
     if (value->is_undefined()) type_error("'Undefined' object cannot be interpreted as an integer");

@@ -48,7 +48,7 @@ DecodeTable make_decode_table(const PlaneFormat& format) {
     if (size <= 64) byte_codebook(book, out);
     return out;
   }
-  out.center = static_cast<float>(size / 2);
+  out.center = static_cast<float>(size >> 1);
   for (int i = 0; i < 256; ++i) out.values[i] = static_cast<float>(i % size) - out.center;
   if (format.codec.kind == PlaneCodec::Kind::turbo_key && bits == 8) out.stored_bias = 128;
   out.has_bytes = true;
