@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/limits_report.h"
+#include "cli/options.h"
 #include "cli/starter_models.h"
 #include "engine/engine.h"
 
@@ -286,14 +287,15 @@ void add_bench(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       app.add_subcommand("bench", "Speed, as fractions of this machine's limits measured in the same run");
   flags->load.add_to(*command);
-  command->add_option("-p,--prompt-tokens", flags->prompt, "Prompt tokens (default 512; 0: no prefill)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("-n,--tokens", flags->tokens, "Tokens to decode in a run (default 64; 0: no decode)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--depth", flags->depth, "Tokens already in the context when decoding starts")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--runs", flags->runs, "Counted runs, after one that warms up; the median counts")
-      ->check(CLI::PositiveNumber);
+  constexpr int64_t kMost = 1'000'000'000;
+  add_whole(*command, "--prompt-tokens,-p", flags->prompt, "Prompt tokens (default 512; 0: no prefill)", 0,
+            kMost);
+  add_whole(*command, "--tokens,-n", flags->tokens, "Tokens to decode in a run (default 64; 0: no decode)", 0,
+            kMost);
+  add_whole(*command, "--depth", flags->depth, "Tokens already in the context when decoding starts", 0,
+            kMost);
+  add_whole(*command, "--runs", flags->runs,
+            "Counted runs, after one that warms up; the median counts (default 3)", 1, 1000);
   command->add_flag("--profile", flags->profile,
                     "A table of ops: time, bytes, operations, fraction of the limit");
   command->add_flag("--json", flags->json, "Machine-readable output");

@@ -1,15 +1,19 @@
 // `kvasir chat`: a conversation in the terminal.
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "chat/reasoning.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
 #include "cli/flags.h"
+#include "cli/input.h"
 #include "cli/line_editor.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/text_model.h"
@@ -31,8 +35,66 @@ struct ChatFlags {
   bool no_history = false;
   std::string resume;
   std::string store;
+  std::string reasoning = "auto";
   bool json = false;
 };
+
+// Remarks about the conversation; with --json, standard output is for answers only.
+template <typename... Args>
+void note(const ChatFlags& flags, fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...) + "\n";
+  std::fputs(text.c_str(), flags.json ? stderr : stdout);
+}
+
+// Writes an answer as it comes: what is thought dimmed (or between remarks, where there are no colours), what
+// is said as it is.
+class AnswerPrinter {
+ public:
+  AnswerPrinter(bool show_reasoning, bool colours, bool terminal)
+      : show_reasoning_(show_reasoning), colours_(colours), terminal_(terminal) {}
+
+  void print(const chat::OutputPiece& piece) {
+    if (piece.reasoning && !show_reasoning_) return;
+    std::string_view text = piece.text;
+    // Models put blank lines around their markers.
+    if (piece.reasoning != reasoning_ || fresh_) {
+      const size_t begin = text.find_first_not_of('\n');
+      if (begin == std::string_view::npos) return;
+      if (fresh_ || piece.reasoning || reasoning_) text.remove_prefix(begin);
+      enter(piece.reasoning);
+    }
+    std::string shown(text);
+    // Escape sequences of a model are not ours to run.
+    if (terminal_)
+      for (char& c : shown)
+        if (c == '\033' || c == '\b' || c == '\r') c = '?';
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
+    std::fflush(stdout);
+  }
+  void end() {
+    if (reasoning_ && colours_) std::fputs("\033[0m", stdout);
+    reasoning_ = false;
+  }
+
+ private:
+  void enter(bool reasoning) {
+    if (reasoning_ && !reasoning) std::fputs(colours_ ? "\033[0m\n\n" : "\n(answer)\n", stdout);
+    if (!reasoning_ && reasoning) {
+      if (!fresh_) std::fputs("\n", stdout);
+      std::fputs(colours_ ? "\033[2m" : "(thinking)\n", stdout);
+    }
+    reasoning_ = reasoning;
+    fresh_ = false;
+  }
+  bool show_reasoning_, colours_, terminal_;
+  bool reasoning_ = false, fresh_ = true;
+};
+
+// Without the newlines around it.
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of('\n'), end = text.find_last_not_of('\n');
+  return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
+}
 
 constexpr char kHelp[] =
     "/help            this list\n"
@@ -40,12 +102,14 @@ constexpr char kHelp[] =
     "/system [TEXT]   show, or set, the system message (and reset)\n"
     "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p, seed, max_tokens,\n"
     "                 or a variable of the chat template\n"
+    "/retry           answer the last message again\n"
+    "/undo            forget the last message and its answer\n"
     "/save NAME       keep the conversation on disk, with all that the model holds of it\n"
     "/load NAME       go on with a kept conversation\n"
     "/stats           what the cache of keys and values holds\n"
     "/quit            leave (also Ctrl-D)\n"
-    "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one; \"\"\" begins and ends a "
-    "block.\n";
+    "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one; \"\"\" begins and ends a\n"
+    "block. A message that begins with / is written with a space before it.\n";
 
 class Conversation {
  public:
@@ -57,6 +121,12 @@ class Conversation {
         system_(flags.system) {
     sampling_.validate(model.engine().model().info().vocab);
     max_tokens_ = flags.max_tokens;
+    if (model.text().has_template())
+      format_ = chat::detect_reasoning_format(model.text().templates->select(false));
+    // Markers that the tokenizer has as special tokens: their text is wanted.
+    for (const std::string_view marker : chat::reasoning_markers(format_))
+      for (const int32_t id : model.tokenizer().encode(marker, {.add_special = false, .parse_special = true}))
+        if (model.tokenizer().is_special(id)) markers_.push_back(id);
     reset();
   }
 
@@ -73,31 +143,35 @@ class Conversation {
     const std::string rest = space == std::string::npos ? std::string() : line.substr(space + 1);
     if (verb == "/quit" || verb == "/exit" || verb == "/bye") return false;
     if (verb == "/help" || verb == "/?") {
-      std::fputs(kHelp, stdout);
+      note(flags_, "{}", trimmed(kHelp));
     } else if (verb == "/reset") {
       reset();
-      std::puts("(conversation forgotten)");
+      note(flags_, "(conversation forgotten)");
     } else if (verb == "/system") {
       if (rest.empty()) {
-        std::printf("%s\n", system_.empty() ? "(no system message)" : system_.c_str());
+        note(flags_, "{}", system_.empty() ? "(no system message)" : system_);
       } else {
         system_ = rest;
         reset();
-        std::puts("(system message set, conversation forgotten)");
+        note(flags_, "(system message set, conversation forgotten)");
       }
     } else if (verb == "/save" || verb == "/load") {
       if (rest.empty())
-        std::printf("expected %s NAME\n", verb.c_str());
+        note(flags_, "expected {} NAME", verb);
       else if (verb == "/save")
         save(rest);
       else
         load(rest);
     } else if (verb == "/stats") {
       stats();
+    } else if (verb == "/retry") {
+      retry();
+    } else if (verb == "/undo") {
+      note(flags_, "{}", undo() ? "(the last message is forgotten)" : "(nothing to forget)");
     } else if (verb == "/set") {
       set(rest);
     } else {
-      std::printf("unknown command %s; /help lists them\n", printable(verb).c_str());
+      note(flags_, "unknown command {}; /help lists them", printable(verb));
     }
     return true;
   }
@@ -105,12 +179,12 @@ class Conversation {
   // The messages travel in the entry's metadata; pages and tokens are the sequence's own.
   void save(const std::string& name) {
     if (context_.tokens.empty()) {
-      std::puts("(nothing to save yet)");
+      note(flags_, "(nothing to save yet)");
       return;
     }
     store().save(name, "", context_.tokens, context_.sequence,
                  Json({{"messages", messages_}, {"system", system_}}).dump());
-    std::printf("(saved as %s, %zu tokens)\n", printable(name).c_str(), context_.tokens.size());
+    note(flags_, "(saved as {}, {} tokens)", printable(name), context_.tokens.size());
   }
 
   void load(const std::string& name) {
@@ -128,48 +202,98 @@ class Conversation {
     messages_ = metadata["messages"];
     system_ = metadata.value("system", "");
     context_ = engine::Context{std::move(loaded.sequence), std::move(loaded.tokens)};
-    if (!flags_.json) std::printf("(%zu messages, %zu tokens)\n", messages_.size(), context_.tokens.size());
+    note(flags_, "({} messages, {} tokens)", messages_.size(), context_.tokens.size());
   }
 
   void ask(const std::string& text) {
+    check_utf8(text, "the message");
     messages_.push_back({{"role", "user"}, {"content", text}});
-    std::vector<int32_t> ids;
     try {
-      ids = fitting_prompt();
+      answer();
     } catch (const Error&) {
-      messages_.erase(messages_.size() - 1);
+      if (messages_.back()["role"] == "user") messages_.erase(messages_.size() - 1);
       throw;
     }
+  }
+
+ private:
+  // Whether there was a message of the user's: it and all that follows it are dropped. What the model still
+  // holds of them is cut when the next prompt comes.
+  bool undo() {
+    for (size_t i = messages_.size(); i-- > 0;)
+      if (messages_[i]["role"] == "user") {
+        messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(i), messages_.end());
+        return true;
+      }
+    return false;
+  }
+
+  void retry() {
+    if (messages_.empty() || messages_.back()["role"] == "system") {
+      note(flags_, "(nothing to answer yet)");
+      return;
+    }
+    const Json last = messages_.back();
+    if (last["role"] == "assistant") messages_.erase(messages_.size() - 1);
+    try {
+      answer();
+    } catch (const Error&) {
+      if (last["role"] == "assistant" && messages_.back()["role"] == "user") messages_.push_back(last);
+      throw;
+    }
+  }
+
+  // Answers the conversation as it stands; its last message is the user's.
+  void answer() {
+    std::string prompt;
     engine::TextRequest request;
-    request.prompt = ids;
+    request.prompt = fitting_prompt(prompt);
     request.sampling = sampling_;
     if (!flags_.sampling.has_seed && !seed_set_) request.sampling.seed = turn_seed_++;
     request.max_tokens = max_tokens_;
     request.stop = flags_.stop;
+    request.shown_special = markers_;
     request.context = &context_;
-    request.stable_tokens = static_cast<int64_t>(stable_prefix(ids));
+    request.stable_tokens = static_cast<int64_t>(stable_prefix(request.prompt));
     Progress reading("reading");
     request.on_progress = [&](int64_t done, int64_t total) {
       reading.update(static_cast<double>(done), static_cast<double>(total));
       if (done == total) reading.done();
     };
-    if (!flags_.json)
-      request.on_text = [](std::string_view piece) {
-        std::fwrite(piece.data(), 1, piece.size(), stdout);
-        std::fflush(stdout);
-      };
+    const bool terminal = isatty(STDOUT_FILENO) != 0;
+    AnswerPrinter printer(flags_.reasoning == "show" || (flags_.reasoning == "auto" && terminal),
+                          styled(STDOUT_FILENO), terminal);
+    chat::ReasoningSplitter splitter(format_, prompt);
+    std::string thought, said;
+    auto take = [&](const std::vector<chat::OutputPiece>& pieces) {
+      for (const chat::OutputPiece& piece : pieces) {
+        (piece.reasoning ? thought : said) += piece.text;
+        if (!flags_.json) printer.print(piece);
+      }
+    };
+    request.on_text = [&](std::string_view text) { take(splitter.push(text)); };
     std::vector<engine::TextRequest> requests;
     requests.push_back(std::move(request));
-    const engine::TextOutcome result =
-        std::move(engine::generate_text(model_, std::move(requests), [] { return interrupted(); }).front());
+    const engine::TextOutcome result = std::move(engine::generate_text(model_, std::move(requests), [] {
+                                                   return interrupted() || output_failed();
+                                                 }).front());
     reading.done();
-    const bool stopped = result.outcome.reason == engine::FinishReason::cancelled;
-    messages_.push_back({{"role", "assistant"}, {"content", result.text}});
-    report(result, stopped);
+    take(splitter.finish());
+    printer.end();
+    thought = trimmed(thought);
+    // The newlines between a thought and what is said are the markers'.
+    if (format_ != chat::ReasoningFormat::none)
+      said.erase(0, std::min(said.find_first_not_of('\n'), said.size()));
+    // Whether a later prompt shows what was thought is the template's own decision.
+    Json message = {{"role", "assistant"}, {"content", said}};
+    if (!thought.empty())
+      message[format_ == chat::ReasoningFormat::harmony ? "thinking" : "reasoning_content"] = thought;
+    messages_.push_back(std::move(message));
+    report(result, said, thought);
+    if (flags_.json || isatty(STDIN_FILENO) == 0) return;  // an interrupt ends a script's conversation
     clear_interrupt();
   }
 
- private:
   // How much of this prompt the next turn's begins with: what a template writes to open the answer may be
   // gone by then.
   size_t stable_prefix(const std::vector<int32_t>& ids) const {
@@ -223,47 +347,53 @@ class Conversation {
                   prefixes["misses"].get<int>(), prefixes["evictions"].get<int>());
   }
 
-  void report(const engine::TextOutcome& result, bool stopped) const {
+  void report(const engine::TextOutcome& result, const std::string& said, const std::string& thought) const {
+    const bool stopped = result.outcome.reason == engine::FinishReason::cancelled;
     const engine::Timings& t = result.outcome.timings;
     const double rate =
         t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0;
     const auto used = static_cast<long long>(context_.tokens.size());
     const auto limit = static_cast<long long>(model_.engine().context_limit());
     if (flags_.json) {
-      std::printf("%s\n", Json({{"text", result.text},
-                                {"finish_reason", engine::name(result.outcome.reason)},
-                                {"prompt_tokens", t.prompt_tokens},
-                                {"reused_tokens", t.reused_tokens},
-                                {"cached_tokens", t.reused_tokens},
-                                {"completion_tokens", t.completion_tokens},
-                                {"prefill_seconds", t.prefill_seconds},
-                                {"decode_tokens_per_s", rate},
-                                {"context_used", used}})
-                              .dump()
-                              .c_str());
+      Json json = {{"text", said},
+                   {"finish_reason", engine::name(result.outcome.reason)},
+                   {"prompt_tokens", t.prompt_tokens},
+                   {"reused_tokens", t.reused_tokens},
+                   {"cached_tokens", t.reused_tokens},
+                   {"completion_tokens", t.completion_tokens},
+                   {"prefill_seconds", t.prefill_seconds},
+                   {"decode_tokens_per_s", rate},
+                   {"context_used", used}};
+      if (!thought.empty()) json["reasoning"] = thought;
+      print_json(json);
       std::fflush(stdout);
       return;
     }
     std::printf("\n");
-    const bool dim = isatty(STDOUT_FILENO) != 0;
-    std::printf("%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
-                dim ? "\033[2m" : "",
-                stopped ? "stopped; "
-                        : (result.outcome.reason == engine::FinishReason::length ? "cut at the limit; " : ""),
-                static_cast<long long>(t.prompt_tokens - t.reused_tokens), t.prefill_seconds,
-                static_cast<long long>(t.completion_tokens), rate, used, limit, dim ? "\033[0m" : "");
+    // A script gets the answers and nothing else on standard output.
+    std::FILE* out = isatty(STDOUT_FILENO) != 0 ? stdout : stderr;
+    const bool dim = styled(fileno(out));
+    std::fprintf(
+        out, "%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
+        dim ? "\033[2m" : "",
+        stopped ? "stopped; "
+                : (result.outcome.reason == engine::FinishReason::length ? "cut at the limit; " : ""),
+        static_cast<long long>(t.prompt_tokens - t.reused_tokens), t.prefill_seconds,
+        static_cast<long long>(t.completion_tokens), rate, used, limit, dim ? "\033[0m" : "");
     std::fflush(stdout);
   }
 
-  std::vector<int32_t> encode() const {
-    return engine::encode_prompt(model_.text(), model_.text().render(messages_, nullptr, variables_), true);
+  std::vector<int32_t> encode(std::string& prompt) const {
+    prompt = model_.text().render(messages_, nullptr, variables_);
+    return engine::encode_prompt(model_.text(), prompt, true);
   }
 
   // The whole conversation as tokens. A full context is refused, or with the policy `roll` the oldest turns
   // are dropped (and said so) until at least a quarter of it is free again for the answer.
-  std::vector<int32_t> fitting_prompt() {
+  // `prompt`: the same as text.
+  std::vector<int32_t> fitting_prompt(std::string& prompt) {
     const int64_t limit = model_.engine().context_limit();
-    std::vector<int32_t> ids = encode();
+    std::vector<int32_t> ids = encode(prompt);
     const auto length = [&] { return static_cast<int64_t>(ids.size()); };
     if (length() < limit) return ids;
     if (flags_.context_policy != "roll")
@@ -283,26 +413,22 @@ class Conversation {
         messages_.erase(first);
         ++dropped;
       } while (first + 1 < messages_.size() && messages_[first]["role"] != "user");
-      ids = encode();
+      ids = encode(prompt);
     }
-    std::fprintf(flags_.json ? stderr : stdout, "(context full: the oldest %d messages were dropped)\n",
-                 dropped);
+    note(flags_, "(context full: the oldest {} messages were dropped)", dropped);
     return ids;
   }
 
   void set(const std::string& text) {
     if (text.empty()) {
-      std::printf("temperature=%g top_k=%d top_p=%g min_p=%g max_tokens=%lld seed=%llu\n",
-                  static_cast<double>(sampling_.temperature), sampling_.top_k,
-                  static_cast<double>(sampling_.top_p), static_cast<double>(sampling_.min_p),
-                  static_cast<long long>(max_tokens_), static_cast<unsigned long long>(sampling_.seed));
-      for (const auto& [key, value] : variables_.items())
-        std::printf("%s=%s\n", key.c_str(), value.dump().c_str());
+      note(flags_, "temperature={} top_k={} top_p={} min_p={} max_tokens={} seed={}", sampling_.temperature,
+           sampling_.top_k, sampling_.top_p, sampling_.min_p, max_tokens_, sampling_.seed);
+      for (const auto& [key, value] : variables_.items()) note(flags_, "{}={}", key, value.dump());
       return;
     }
     const size_t equals = text.find('=');
     if (equals == std::string::npos) {
-      std::puts("expected /set NAME=VALUE");
+      note(flags_, "expected /set NAME=VALUE");
       return;
     }
     const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
@@ -333,11 +459,11 @@ class Conversation {
       known = false;
     if (!known) {
       variables_.update(engine::parse_variables({text}));
-      std::printf("(template variable %s set)\n", printable(key).c_str());
+      note(flags_, "(template variable {} set)", printable(key));
       return;
     }
     if (!ok) {
-      std::printf("%s: '%s' is no number for it\n", key.c_str(), printable(value).c_str());
+      note(flags_, "{}: '{}' is no number for it", key, printable(value));
       return;
     }
     changed.validate(model_.engine().model().info().vocab);
@@ -362,14 +488,13 @@ class Conversation {
   int64_t max_tokens_;
   Json variables_;
   std::string system_;
+  chat::ReasoningFormat format_ = chat::ReasoningFormat::none;
+  std::vector<int32_t> markers_;
   Json messages_;
   engine::Context context_;
 };
 
 int chat(const ChatFlags& flags) {
-  if (flags.context_policy != "error" && flags.context_policy != "roll")
-    throw_error(ErrorCode::invalid_input, "--context-policy: '{}' is not one of error, roll",
-                printable(flags.context_policy));
   engine::EngineOptions options = flags.load.options();
   options.checkpoints = true;
   flags.prefixes.apply(options, true);
@@ -398,7 +523,8 @@ int chat(const ChatFlags& flags) {
   Conversation conversation(*model, flags);
   if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : default_history_file());
-  while (true) {
+  while (!output_failed()) {
+    if (!terminal && interrupted()) return kExitInterrupted;
     const std::optional<std::string> line = editor.read("> ");
     if (!line) break;
     if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
@@ -416,32 +542,49 @@ int chat(const ChatFlags& flags) {
     }
   }
   if (terminal) std::printf("\n");
-  return kExitDone;
+  return !terminal && interrupted() ? kExitInterrupted : kExitDone;
 }
 
 }  // namespace
 
 void add_chat(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<ChatFlags>();
+  auto system_path = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
-  flags->load.add_to(*command, false);
-  command->add_option("--system", flags->system, "System message");
-  command->add_option("--set", flags->set, "K=V: a variable of the chat template, repeatable");
-  command->add_option("--max-tokens", flags->max_tokens, "Most tokens of an answer (default: until it ends)");
-  command->add_option("--stop", flags->stop, "Text that ends an answer, repeatable")->allow_extra_args(false);
-  command->add_option("--context-policy", flags->context_policy,
-                      "When the context is full: error (default), or roll: drop the oldest turns");
-  command->add_option("--continue", flags->resume, "Go on with a conversation kept by /save");
-  command->add_option("--prompt-cache-dir", flags->store,
-                      "Where conversations are kept (default: ~/.local/state/kvasir/kv)");
+  add_text(*command, "--system", flags->system, "TEXT", "System message");
+  CLI::Option* system_file =
+      add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")
+          ->excludes(command->get_option("--system"));
+  add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
+  add_whole(*command, "--max-tokens,-n", flags->max_tokens,
+            "Most tokens of an answer (default: until it ends)", 0);
+  add_list(*command, "--stop", flags->stop, "TEXT", "Text that ends an answer");
+  add_choice(*command, "--context-policy", flags->context_policy, {"error", "roll"},
+             "When the context is full; roll: drop the oldest turns (default error)");
+  add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
+             "What the model thinks; auto: shown on a terminal, dimmed");
+  add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save");
+  add_text(*command, "--prompt-cache-dir", flags->store, kFolderValue,
+           "Where conversations are kept (default: ~/.local/state/kvasir/kv)");
   command->add_flag("--no-history", flags->no_history, "Keep no input history");
-  command->add_flag("--json", flags->json, "One JSON object an answer");
+  command->add_flag("--json", flags->json, "One JSON object a line for each answer; remarks go to stderr");
+  flags->load.add_to(*command, false);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
   command->footer(
-      "Examples:\n  kvasir chat smollm2 --system 'You are a pirate.'\n  printf 'Hi!\\nWho are you?\\n' | "
-      "kvasir chat smollm2 --temperature 0");
-  command->callback([flags, &invocation] { invocation.work = [flags] { return chat(*flags); }; });
+      "Examples:\n"
+      "  kvasir chat smollm2 --system 'You are a pirate.'\n"
+      "  printf 'Hi!\\nWho are you?\\n' | kvasir chat smollm2 --temperature 0 --json\n"
+      "/help in the chat lists its commands. A line is a message; one that ends in \\\n"
+      "goes on in the next, and \"\"\" begins and ends a block.");
+  command->callback([flags, system_file, system_path, &invocation] {
+    const bool from_file = system_file->count() > 0;
+    invocation.work = [flags, from_file, system_path] {
+      install_interrupt_handler();
+      if (from_file) flags->system = trimmed(read_input(*system_path, size_t{16} << 20));
+      return chat(*flags);
+    };
+  });
 }
 
 }  // namespace kvasir::cli

@@ -22,6 +22,7 @@ inline constexpr int kExitInterrupted = 130;
 
 void add_bench(CLI::App& app, Invocation& invocation);
 void add_chat(CLI::App& app, Invocation& invocation);
+void add_completions(CLI::App& app, Invocation& invocation);
 void add_detokenize(CLI::App& app, Invocation& invocation);
 void add_doctor(CLI::App& app, Invocation& invocation);
 void add_eval(CLI::App& app, Invocation& invocation);
@@ -31,6 +32,7 @@ void add_get(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_kv(CLI::App& app, Invocation& invocation);
 void add_ls(CLI::App& app, Invocation& invocation);
+void add_man(CLI::App& app, Invocation& invocation);
 void add_pack(CLI::App& app, Invocation& invocation);
 void add_render(CLI::App& app, Invocation& invocation);
 void add_rm(CLI::App& app, Invocation& invocation);
@@ -43,7 +45,8 @@ void add_version(CLI::App& app, Invocation& invocation);
 std::string nearest_option(const CLI::App& app, const std::string& unknown);
 std::string nearest_command(const CLI::App& app, const std::string& unknown);
 
-// Set by SIGINT (and SIGTERM); long work polls it between steps. Cleared by whoever handles it.
+// Set by SIGINT (and SIGTERM) once the handler is installed, which commands do whose long work polls it
+// between steps; the others end at once. Cleared by whoever handles it.
 bool interrupted();
 void clear_interrupt();
 void install_interrupt_handler();

@@ -147,6 +147,7 @@ void add_version(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("version", "Version and build");
   command->add_flag("--json", *json, "Machine-readable output");
+  command->footer("Example: kvasir version --json");
   command->callback([json, &invocation] { invocation.work = [json] { return version(*json); }; });
 }
 
@@ -157,6 +158,7 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
       app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
   command->add_flag("--json", *json, "Machine-readable output");
   command->add_flag("--quick", *quick, "Measure nothing");
+  command->footer("Example: kvasir doctor --json > machine.json");
   command->callback([json, quick, &app, &invocation] {
     invocation.work = [json, quick, &app] { return doctor(app, *json, *quick); };
   });

@@ -4,10 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "cli/command.h"
 #include "cli/eval.h"
 #include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/logit_run.h"
@@ -43,7 +44,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
   } else {
     text_model = engine::TextModel::open(resolve_model(flags.load.model), options);
     engine = &text_model->engine();
-    ids = text_model->tokenizer().encode(read_file(flags.file, size_t{1} << 30),
+    ids = text_model->tokenizer().encode(read_input(flags.file, size_t{1} << 30),
                                          {.add_special = false, .parse_special = false});
     if (text_model->tokenizer().adds_bos()) bos = text_model->tokenizer().bos_id();
   }
@@ -104,24 +105,33 @@ int eval_perplexity(const PerplexityFlags& flags) {
 }  // namespace
 
 void add_eval(CLI::App& app, Invocation& invocation) {
-  CLI::App* eval = app.add_subcommand("eval", "Logits of given tokens, perplexity of a text");
+  CLI::App* eval = app.add_subcommand("eval", "Logits, perplexity, distance from a reference");
   eval->require_subcommand(1);
+  eval->preparse_callback([](size_t) { install_interrupt_handler(); });  // each of them polls interrupted()
+  eval->footer(
+      "Examples:\n"
+      "  kvasir eval logits model.gguf --tokens ids.json --out logits.npy\n"
+      "  kvasir eval ppl model.gguf --file prose.txt\n"
+      "  kvasir eval kl q4.gguf --against bf16.gguf --file prose.txt --window 512");
   add_eval_kv_sensitivity(*eval, invocation);
   add_eval_logits(*eval, invocation);
   {
     auto flags = std::make_shared<PerplexityFlags>();
     CLI::App* command = eval->add_subcommand("ppl", "Perplexity of a text, in rows that do not overlap");
     flags->load.add_to(*command, false);
-    CLI::Option* file = command->add_option("--file", flags->file, "Text file");
+    CLI::Option* file = add_text(*command, "--file", flags->file, kFileValue, "Text file");
     CLI::Option* tokens =
-        command->add_option("--tokens", flags->tokens, "JSON list of token ids instead")->excludes(file);
-    command->add_option("--window", flags->window, "Tokens a row (default 512)");
+        add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids instead")
+            ->excludes(file);
+    add_whole(*command, "--window", flags->window, "Tokens a row (default 512)", 2);
     command->add_flag("--json", flags->json, "Machine-readable output");
+    command->footer("Example: kvasir eval ppl smollm2 --file prose.txt --window 1024 --json");
     command->callback([flags, file, tokens, &invocation] {
       if (file->count() + tokens->count() == 0) throw CLI::RequiredError("--file or --tokens");
       invocation.work = [flags] { return eval_perplexity(*flags); };
     });
   }
+  add_eval_kl(*eval, invocation);
 }
 
 }  // namespace kvasir::cli

@@ -11,6 +11,7 @@ namespace kvasir::cli {
 inline constexpr int kLogitRows = 16;
 
 void add_eval_kv_sensitivity(CLI::App& eval, Invocation& invocation);
+void add_eval_kl(CLI::App& eval, Invocation& invocation);
 void add_eval_logits(CLI::App& eval, Invocation& invocation);
 
 }  // namespace kvasir::cli

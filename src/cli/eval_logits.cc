@@ -7,6 +7,7 @@
 #include "cli/eval.h"
 #include "cli/flags.h"
 #include "cli/npy.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/logit_run.h"
@@ -126,28 +127,29 @@ void add_eval_logits(CLI::App& eval, Invocation& invocation) {
   auto flags = std::make_shared<LogitsFlags>();
   CLI::App* command = eval.add_subcommand("logits", "Write the logits of every position as float32 [T, V]");
   flags->load.add_to(*command, false);
-  command->add_option("--tokens", flags->tokens, "JSON list of token ids; none is added")->required();
-  command->add_option("--out", flags->out, "The .npy file to write")->required();
+  add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids; none is added")
+      ->required();
+  add_text(*command, "--out", flags->out, kFileValue, "The .npy file to write")->required();
+  add_list(*command, "--with", flags->with, kFileValue,
+           "Token ids of another row in the same batch; it changes no bit of the result");
   command
-      ->add_option("--with", flags->with,
-                   "Token ids of another row in the same batch, repeatable; it changes no bit of the result")
-      ->allow_extra_args(false);
-  command->add_option_function<uint64_t>(
-      "--schedule",
-      [flags](const uint64_t& seed) {
-        flags->schedule = seed;
-        flags->has_schedule = true;
-      },
-      "SEED of who joins and leaves when, chunks, forks, truncations, rollbacks (default with --with: 0)");
-  command
-      ->add_option("--save-at", flags->save, "N DIR: store the row in DIR when it has N tokens, then go on")
+      ->add_option("--schedule", CLI::callback_t([flags](const CLI::results_t& results) {
+                     flags->schedule = parse_unsigned("--schedule", results.back());
+                     flags->has_schedule = true;
+                     return true;
+                   }),
+                   "Seed of who joins and leaves when, chunks, forks, truncations, rollbacks (default with "
+                   "--with: 0)")
+      ->type_name("SEED");
+  command->add_option("--save-at", flags->save, "Store the row in DIR when it has N tokens, then go on")
       ->type_name("N DIR");
-  command->add_option("--resume", flags->resume,
-                      "DIR: begin after the tokens stored there; rows from N on are written");
+  add_text(*command, "--resume", flags->resume, kFolderValue,
+           "Begin after the tokens stored there; rows from N on are written");
   command->add_flag("--json", flags->json, "Say what was written as JSON");
   command->footer(
-      "The context limit is the number of tokens unless --context says otherwise; --with rows are cut to "
-      "it.");
+      "Example: kvasir eval logits model.gguf --tokens ids.json --out logits.npy\n"
+      "The context limit is the number of tokens unless --context says otherwise; rows\n"
+      "of --with are cut to it.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return eval_logits(*flags); }; });
 }
 

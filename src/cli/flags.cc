@@ -7,38 +7,40 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/topology.h"
+#include "cli/input.h"
+#include "cli/options.h"
 #include "engine/rng.h"
 
 namespace kvasir::cli {
+namespace {
+
+constexpr double kAny = std::numeric_limits<float>::max();
+
+}  // namespace
 
 void LoadFlags::add_to(CLI::App& command, bool with_batch) {
-  command.add_option("MODEL", model, "GGUF file, model folder, or short name")->required();
-  CLI::Option_group* group = command.add_option_group("Loading");
-  group
-      ->add_option("--context,--ctx", context,
-                   "Tokens a sequence may hold (default: the model's limit, or what fits)")
-      ->check(CLI::PositiveNumber);
-  if (with_batch) group->add_option("--batch", batch, "Sequences in one step")->check(CLI::PositiveNumber);
-  group->add_option("--chunk", chunk, "Most tokens in one forward pass (default 512)")
-      ->check(CLI::PositiveNumber);
-  group->add_option("--activations", activations,
-                    "auto, f32, bf16, int8 or int16: how inputs of matrix products are rounded");
-  group->add_option("--threads,-t", threads, "Threads (default: one per core)")->check(CLI::PositiveNumber);
-  group->add_option("--isa", isa, "Instruction-set level (default: the best this machine has)");
-  group->add_option("--kv", kv,
-                    "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, K/V, "
-                    "config[:FILE], auto:BYTES[:FILE]");
-  group->add_option("--kv-layer", kv_layer, "A[-B]=CODEC for some layers, repeatable")
-      ->allow_extra_args(false);
-  group->add_option("--kv-start", kv_start, "Tokens that stay plain before a row converts")
-      ->check(CLI::NonNegativeNumber);
-  group->add_option("--kv-plain", kv_plain, "Plain type of encoded layers: f32, f16, bf16");
-  group->add_option("--kv-page", kv_page, "Tokens a KV page: a power of two, 16 to 256");
-  group->add_option(
-      "--pack", pack,
-      "Packed weights to map: a FILE, auto (the one that kvasir pack wrote beside the model), off");
-  group->add_option("--memory", memory,
-                    "Memory that may be used, for example 8G (default: what is available)");
+  add_model(command, model);
+  CLI::Option_group& group = *command.add_option_group("Loading");
+  add_whole(group, "--context,--ctx", context,
+            "Tokens a sequence may hold (default: the model's limit, or what fits)", 1);
+  if (with_batch) batch_option = add_whole(group, "--batch", batch, "Sequences in one step (default 1)", 1);
+  add_whole(group, "--chunk", chunk, "Most tokens in one forward pass (default 512)", 1);
+  add_choice(group, "--activations", activations, {"auto", "f32", "bf16", "int8", "int16"},
+             "How inputs of matrix products are rounded (default auto)");
+  add_whole(group, "--threads,-t", threads, "Threads (default: one per core)", 1, 4096);
+  add_choice(group, "--isa", isa, {"auto", "generic", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon"},
+             "Instruction-set level (default auto: the best this machine has)");
+  add_text(group, "--kv", kv, "CODEC",
+           "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, K/V, config[:FILE], "
+           "auto:BYTES[:FILE]");
+  add_list(group, "--kv-layer", kv_layer, "A[-B]=CODEC", "Codec of some layers");
+  add_whole(group, "--kv-start", kv_start, "Tokens that stay plain before a row converts", 0);
+  add_choice(group, "--kv-plain", kv_plain, {"f32", "f16", "bf16"}, "Plain type of encoded layers");
+  add_whole(group, "--kv-page", kv_page, "Tokens a KV page: a power of two (default 64)", 16, 256);
+  add_text(group, "--pack", pack, kFileValue,
+           "Packed weights to map, auto (default: what kvasir pack wrote beside the model) or off");
+  add_text(group, "--memory", memory, "SIZE",
+           "Memory that may be used, for example 8G (default: what is available)");
 }
 
 size_t parse_size(const std::string& text, const std::string& flag) {
@@ -106,45 +108,54 @@ void PrefixFlags::apply(engine::EngineOptions& options, bool by_default) const {
 }
 
 void SamplingFlags::add_to(CLI::App& command) {
-  CLI::Option_group* group = command.add_option_group("Sampling");
-  group->add_option("--temperature,--temp", temperature, "0: greedy");
-  group->add_option("--top-k", top_k, "Keep the k most likely tokens");
-  group->add_option("--top-p", top_p, "Keep the most likely tokens that make up this probability");
-  group->add_option("--min-p", min_p, "Drop tokens less likely than this share of the most likely one");
-  group->add_option("--min-tokens-to-keep", min_keep, "Of --min-p and --typical");
-  group->add_option("--typical", typical_p, "Locally typical sampling");
-  group->add_option("--top-n-sigma", top_n_sigma, "Keep logits within n standard deviations of the largest");
-  group->add_option("--xtc-probability", xtc_probability, "Chance of dropping the most likely choices");
-  group->add_option("--xtc-threshold", xtc_threshold, "Probability above which a choice may be dropped");
-  group->add_option("--repetition-penalty", repetition_penalty, "Divide logits of recent tokens");
-  group->add_option("--repetition-context-size", repetition_context,
-                    "Recent tokens of that penalty (0: all)");
-  group->add_option("--presence-penalty", presence_penalty, "Subtracted once from recent tokens");
-  group->add_option("--presence-context-size", presence_context, "Recent tokens of that penalty (0: all)");
-  group->add_option("--frequency-penalty", frequency_penalty, "Subtracted per occurrence of recent tokens");
-  group->add_option("--frequency-context-size", frequency_context, "Recent tokens of that penalty (0: all)");
-  group->add_option("--dry-multiplier", dry_multiplier, "Penalize extending a repetition (0: off)");
-  group->add_option("--dry-base", dry_base, "Growth of that penalty per token");
-  group->add_option("--dry-allowed-length", dry_allowed_length, "Repetitions up to this length are free");
-  group->add_option("--dry-penalty-last-n", dry_context, "Tokens that DRY looks back (0: all)");
-  group->add_option("--mirostat", mirostat, "2: mirostat 2.0 instead of the filters");
-  group->add_option("--mirostat-tau", mirostat_tau, "Target surprise in bits");
-  group->add_option("--mirostat-eta", mirostat_eta, "Learning rate");
-  group->add_option("--logit-bias", logit_bias, "ID=VALUE, repeatable");
-  group->add_option("--sampler-order", order,
-                    "mlx (default), llama, temperature_first, or stage names joined by ';'");
-  group->add_option_function<uint64_t>(
-      "--seed",
-      [this](const uint64_t& value) {
-        seed = value;
-        has_seed = true;
-      },
-      "Same seed, same text (default: a fresh one)");
+  constexpr int64_t kMost = INT32_MAX;
+  CLI::Option_group& group = *command.add_option_group("Sampling");
+  add_number(group, "--temperature,--temp", temperature, "0: greedy (default 0.7)", 0);
+  add_whole(group, "--top-k", top_k, "Keep the k most likely tokens (0: off)", 0, kMost);
+  add_number(group, "--top-p", top_p, "Keep the most likely tokens that make up this probability", 0, 1);
+  add_number(group, "--min-p", min_p, "Drop tokens less likely than this share of the most likely one", 0, 1);
+  add_whole(group, "--min-tokens-to-keep", min_keep, "Of --min-p and --typical (default 1)", 1, kMost);
+  add_number(group, "--typical", typical_p, "Locally typical sampling", 0, 1);
+  add_number(group, "--top-n-sigma", top_n_sigma, "Keep logits within n standard deviations of the largest",
+             0);
+  add_number(group, "--xtc-probability", xtc_probability, "Chance of dropping the most likely choices", 0, 1);
+  add_number(group, "--xtc-threshold", xtc_threshold,
+             "Probability above which a choice may be dropped (default 0.1)", 0, 1);
+  add_number(group, "--repetition-penalty", repetition_penalty, "Divide logits of recent tokens (1: off)", 0);
+  add_whole(group, "--repetition-context-size", repetition_context,
+            "Recent tokens of that penalty (default 20; 0: all)", 0, kMost);
+  add_number(group, "--presence-penalty", presence_penalty, "Subtracted once from recent tokens", -kAny,
+             kAny);
+  add_whole(group, "--presence-context-size", presence_context,
+            "Recent tokens of that penalty (default 20; 0: all)", 0, kMost);
+  add_number(group, "--frequency-penalty", frequency_penalty, "Subtracted per occurrence of recent tokens",
+             -kAny, kAny);
+  add_whole(group, "--frequency-context-size", frequency_context,
+            "Recent tokens of that penalty (default 20; 0: all)", 0, kMost);
+  add_number(group, "--dry-multiplier", dry_multiplier, "Penalize extending a repetition (0: off)", 0);
+  add_number(group, "--dry-base", dry_base, "Growth of that penalty per token (default 1.75)", 0);
+  add_whole(group, "--dry-allowed-length", dry_allowed_length,
+            "Repetitions up to this length are free (default 2)", 0, kMost);
+  add_whole(group, "--dry-penalty-last-n", dry_context, "Tokens that DRY looks back (0: all)", 0, kMost);
+  add_whole(group, "--mirostat", mirostat, "2: mirostat 2.0 instead of the filters (0: off)", 0, 2);
+  add_number(group, "--mirostat-tau", mirostat_tau, "Target surprise in bits (default 5)", 0);
+  add_number(group, "--mirostat-eta", mirostat_eta, "Learning rate (default 0.1)", 0);
+  add_list(group, "--logit-bias", logit_bias, "ID=X", "Added to a token's logit");
+  add_text(group, "--sampler-order", order, "ORDER",
+           "mlx (default), llama, temperature_first, or stage names joined by ';'");
+  group
+      .add_option("--seed", CLI::callback_t([this](const CLI::results_t& results) {
+                    seed = parse_unsigned("--seed", results.back());
+                    has_seed = true;
+                    return true;
+                  }),
+                  "Same seed, same text (default: a fresh one)")
+      ->type_name("N");
 }
 
 engine::SamplingOptions SamplingFlags::options(double default_temperature) const {
   engine::SamplingOptions out;
-  out.temperature = static_cast<float>(temperature == -1 ? default_temperature : temperature);
+  out.temperature = static_cast<float>(temperature < 0 ? default_temperature : temperature);
   out.top_k = top_k;
   out.top_p = static_cast<float>(top_p);
   out.min_p = static_cast<float>(min_p);
@@ -184,7 +195,7 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
 }
 
 std::vector<int32_t> read_token_file(const std::string& path) {
-  const std::string text = read_file(path, size_t{256} << 20);
+  const std::string text = read_input(path, size_t{256} << 20);
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_array())
     throw_error(ErrorCode::invalid_input, "{}: expected a JSON list of token ids", printable(path));

@@ -25,9 +25,11 @@ struct LoadFlags {
   int kv_page = 64;
   std::string memory;
   std::string pack = "auto";
+  const CLI::Option* batch_option = nullptr;  // owned by the command
 
   void add_to(CLI::App& command, bool with_batch = true);
   engine::EngineOptions options() const;  // throws Error naming the flag
+  bool has_batch() const { return batch_option != nullptr && batch_option->count() > 0; }
 };
 
 // What is kept of prompts, for those that begin alike.

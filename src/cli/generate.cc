@@ -1,14 +1,17 @@
 // `kvasir generate`: one prompt, one answer (or n), to stdout.
+#include "cli/generate.h"
+
 #include <unistd.h>
 
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "cli/batch.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/rng.h"
@@ -31,19 +34,22 @@ struct GenerateFlags {
   int64_t min_tokens = 0;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  int n = 1;
+  int samples = 1;
   int logprobs = -1;
+  BatchRun batch;
   bool json = false;
   bool quiet = false;
 };
 
+constexpr size_t kMostPrompt = size_t{64} << 20;
+
 std::string read_prompt(const GenerateFlags& flags) {
-  if (!flags.file.empty()) return read_file(flags.file, size_t{64} << 20);
+  if (!flags.file.empty()) return read_input(flags.file, kMostPrompt);
   if (flags.has_prompt && flags.prompt != "-") return flags.prompt;
   if (!flags.has_prompt && isatty(STDIN_FILENO) != 0)
     throw_error(ErrorCode::invalid_input,
                 "no prompt: give --prompt TEXT, --file FILE, or text on standard input");
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  return read_input("-", kMostPrompt);
 }
 
 nlohmann::ordered_json logprob_entries(const engine::TextModel& model, const engine::Outcome& outcome) {
@@ -60,43 +66,34 @@ nlohmann::ordered_json logprob_entries(const engine::TextModel& model, const eng
   return list;
 }
 
-nlohmann::ordered_json to_json(const engine::TextModel& model, const engine::TextOutcome& result,
-                               const GenerateFlags& flags, uint64_t seed) {
-  const engine::Outcome& outcome = result.outcome;
-  const engine::Timings& timings = outcome.timings;
-  const double decode = timings.decode_seconds;
-  nlohmann::ordered_json json = {
-      {"text", result.text},
-      {"token_ids", outcome.tokens},
-      {"finish_reason", engine::name(outcome.reason)},
-      {"prompt_tokens", timings.prompt_tokens},
-      {"cached_tokens", timings.reused_tokens},
-      {"completion_tokens", timings.completion_tokens},
-      {"seed", seed},
-      {"timings",
-       {{"prefill_seconds", timings.prefill_seconds},
-        {"decode_seconds", decode},
-        {"prefill_tokens_per_s", timings.prefill_seconds > 0
-                                     ? static_cast<double>(timings.prompt_tokens) / timings.prefill_seconds
-                                     : 0},
-        {"decode_tokens_per_s",
-         decode > 0 ? static_cast<double>(timings.completion_tokens - 1) / decode : 0}}}};
-  if (!result.matched_stop.empty()) json["stop"] = result.matched_stop;
-  if (flags.logprobs >= 0) json["logprobs"] = logprob_entries(model, outcome);
-  return json;
+// No context is longer; adding to it cannot overflow.
+constexpr int64_t kUnbounded = int64_t{1} << 40;
+
+int generate_lines(const GenerateFlags& flags) {
+  BatchDefaults defaults;
+  defaults.sampling = flags.sampling.options(0.7);
+  // A run that names no seed can be resumed, too.
+  if (!flags.sampling.has_seed) defaults.sampling.seed = 0;
+  defaults.max_tokens = flags.max_tokens;
+  defaults.min_tokens = flags.min_tokens;
+  defaults.stop = flags.stop;
+  defaults.raw = flags.raw;
+  defaults.ignore_eos = flags.ignore_eos;
+  defaults.logprobs = flags.logprobs;
+  defaults.system = flags.system;
+  defaults.variables = engine::parse_variables(flags.set);
+  BatchRun run = flags.batch;
+  run.quiet = flags.quiet;
+  return run_batch(run, flags.load, defaults);
 }
 
 int generate(const GenerateFlags& flags) {
-  const std::string prompt = read_prompt(flags);
   engine::EngineOptions options = flags.load.options();
-  if (flags.n < 1 || flags.n > 128)
-    throw_error(ErrorCode::invalid_input, "--n must be from 1 to 128, got {}", flags.n);
-  if (flags.max_tokens < 0)
-    throw_error(ErrorCode::invalid_input, "--max-tokens must be >= 0, got {}", flags.max_tokens);
   const engine::SamplingOptions sampling = flags.sampling.options(0.7);
   sampling.validate(INT32_MAX);
-  options.load.rows = std::max(options.load.rows, std::min(flags.n, 16));
-  flags.prefixes.apply(options, flags.n > 1);
+  const std::string prompt = read_prompt(flags);
+  options.load.rows = std::max(options.load.rows, std::min(flags.samples, 16));
+  flags.prefixes.apply(options, flags.samples > 1);
   Progress loading("loading");
   options.load.progress = [&](size_t done, size_t total) {
     loading.update(static_cast<double>(done), static_cast<double>(total));
@@ -109,6 +106,9 @@ int generate(const GenerateFlags& flags) {
   std::string rendered = prompt;
   const bool templated = !flags.raw && text.has_template();
   if (templated) {
+    if (prompt.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty");
+    check_utf8(prompt, "the prompt");
+    check_utf8(flags.system, "the system message");
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();
     if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
     messages.push_back({{"role", "user"}, {"content", prompt}});
@@ -119,15 +119,15 @@ int generate(const GenerateFlags& flags) {
   }
   const std::vector<int32_t> ids = engine::encode_prompt(text, rendered, templated);
   if (options.load.context == 0)
-    options.context_hint = static_cast<int64_t>(ids.size()) + flags.max_tokens + 1;
+    options.context_hint = static_cast<int64_t>(ids.size()) + std::min(flags.max_tokens, kUnbounded) + 1;
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
 
   // One answer streams as it comes; several, or JSON, are printed whole.
-  const bool stream = flags.n == 1 && !flags.json;
+  const bool stream = flags.samples == 1 && !flags.json;
   Progress reading("reading the prompt");
   std::vector<engine::TextRequest> requests;
-  for (int i = 0; i < flags.n; ++i) {
+  for (int i = 0; i < flags.samples; ++i) {
     engine::TextRequest request;
     request.prompt = ids;
     request.sampling = sampling;
@@ -150,16 +150,16 @@ int generate(const GenerateFlags& flags) {
     requests.push_back(std::move(request));
   }
   const std::vector<engine::TextOutcome> results =
-      engine::generate_text(*model, std::move(requests), [] { return interrupted(); });
+      engine::generate_text(*model, std::move(requests), [] { return interrupted() || output_failed(); });
   reading.done();
   if (flags.json) {
-    if (flags.n == 1) {
-      std::printf("%s\n", to_json(*model, results[0], flags, sampling.seed).dump().c_str());
+    if (flags.samples == 1) {
+      print_json(answer_json(*model, results[0], sampling.seed));
     } else {
       nlohmann::ordered_json list = nlohmann::ordered_json::array();
       for (size_t i = 0; i < results.size(); ++i)
-        list.push_back(to_json(*model, results[i], flags, engine::sample_seed(sampling.seed, i)));
-      std::printf("%s\n", list.dump().c_str());
+        list.push_back(answer_json(*model, results[i], engine::sample_seed(sampling.seed, i)));
+      print_json(list);
     }
   } else if (stream) {
     if (results[0].text.empty() || results[0].text.back() != '\n') std::printf("\n");
@@ -176,39 +176,91 @@ int generate(const GenerateFlags& flags) {
     for (size_t i = 0; i < results.size(); ++i)
       std::printf("--- %zu ---\n%s\n", i + 1, results[i].text.c_str());
   }
-  return results[0].outcome.reason == engine::FinishReason::cancelled ? kExitInterrupted : kExitDone;
+  return interrupted() ? kExitInterrupted : kExitDone;
 }
 
 }  // namespace
 
+nlohmann::ordered_json answer_json(const engine::TextModel& model, const engine::TextOutcome& result,
+                                   uint64_t seed) {
+  const engine::Outcome& outcome = result.outcome;
+  const engine::Timings& timings = outcome.timings;
+  const double decode = timings.decode_seconds;
+  nlohmann::ordered_json json = {
+      {"text", result.text},
+      {"token_ids", outcome.tokens},
+      {"finish_reason", engine::name(outcome.reason)},
+      {"prompt_tokens", timings.prompt_tokens},
+      {"cached_tokens", timings.reused_tokens},
+      {"completion_tokens", timings.completion_tokens},
+      {"seed", seed},
+      {"timings",
+       {{"prefill_seconds", timings.prefill_seconds},
+        {"decode_seconds", decode},
+        {"prefill_tokens_per_s", timings.prefill_seconds > 0
+                                     ? static_cast<double>(timings.prompt_tokens) / timings.prefill_seconds
+                                     : 0},
+        {"decode_tokens_per_s",
+         decode > 0 ? static_cast<double>(timings.completion_tokens - 1) / decode : 0}}}};
+  if (!result.matched_stop.empty()) json["stop"] = result.matched_stop;
+  if (!outcome.logprobs.empty()) json["logprobs"] = logprob_entries(model, outcome);
+  return json;
+}
+
 void add_generate(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<GenerateFlags>();
+  auto system_path = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("generate", "Answer one prompt")->alias("gen");
   flags->load.add_to(*command);
-  CLI::Option* prompt = command->add_option("--prompt,-p", flags->prompt, "The prompt ('-': standard input)");
-  command->add_option("--file", flags->file, "A file that holds the prompt")->excludes(prompt);
-  command->add_option("--system", flags->system, "System message");
+  CLI::Option* prompt =
+      add_text(*command, "--prompt,-p", flags->prompt, "TEXT", "The prompt ('-': standard input)");
+  CLI::Option* file =
+      add_text(*command, "--file", flags->file, kFileValue, "A file that holds the prompt")->excludes(prompt);
+  add_text(*command, "--system", flags->system, "TEXT", "System message");
+  CLI::Option* system_file =
+      add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it");
   command->add_flag("--raw", flags->raw, "No chat template: complete the text as it is");
-  command->add_option("--set", flags->set, "K=V: a variable of the chat template, repeatable");
-  command->add_option("--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)");
-  command->add_option("--min-tokens", flags->min_tokens, "No end of answer before this many tokens");
-  command->add_option("--stop", flags->stop, "Text that ends the answer, repeatable")
-      ->allow_extra_args(false);
+  add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
+  add_whole(*command, "--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)", 0);
+  add_whole(*command, "--min-tokens", flags->min_tokens, "No end of answer before this many tokens", 0);
+  add_list(*command, "--stop", flags->stop, "TEXT", "Text that ends the answer");
   command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end tokens");
-  command->add_option("--samples", flags->n, "Answers to draw, in one batch");
-  command->add_option("--logprobs", flags->logprobs, "With --json: the most likely tokens at each position");
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  CLI::Option* samples =
+      add_whole(*command, "--samples,--n", flags->samples, "Answers to draw, in one batch", 1, 128);
+  add_whole(*command, "--logprobs", flags->logprobs, "With JSON: the N likeliest tokens at each place", 0,
+            1 << 20);
+  CLI::Option* json = command->add_flag("--json", flags->json, "Machine-readable output");
   command->add_flag("--quiet,-q", flags->quiet, "No line about speed");
+  CLI::Option* jsonl = add_text(*command, "--jsonl", flags->batch.input, kFileValue,
+                                "Many prompts, one JSON object a line ('-': stdin)")
+                           ->excludes(prompt)
+                           ->excludes(file)
+                           ->excludes(samples)
+                           ->excludes(json);
+  CLI::Option* output = add_text(*command, "--output,-o", flags->batch.output, kFileValue,
+                                 "Where their answers go, in order (default: stdout)")
+                            ->needs(jsonl);
+  CLI::Option* overwrite =
+      command->add_flag("--overwrite", flags->batch.overwrite, "Begin --output again")->needs(output);
+  command->add_flag("--resume", flags->batch.resume, "Keep the lines that --output holds, and go on")
+      ->needs(output)
+      ->excludes(overwrite);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
   command->footer(
       "Examples:\n"
       "  kvasir generate smollm2 --prompt 'Why is the sky blue?' --temperature 0\n"
-      "  cat notes.txt | kvasir generate smollm2 --system 'Summarize.' --max-tokens 100\n"
-      "  kvasir generate gemma3-270m --raw --prompt 'Once upon a time' --seed 7 --json");
-  command->callback([flags, prompt, &invocation] {
+      "  cat notes.txt | kvasir generate smollm2 --system 'Summarize.' -n 100\n"
+      "  kvasir generate smollm2 --jsonl in.jsonl --output out.jsonl --batch 16");
+  command->callback([flags, prompt, jsonl, system_file, system_path, &invocation] {
     flags->has_prompt = prompt->count() > 0;
-    invocation.work = [flags] { return generate(*flags); };
+    const bool lines = jsonl->count() > 0;
+    const bool from_file = system_file->count() > 0;
+    invocation.work = [flags, lines, from_file, system_path] {
+      install_interrupt_handler();
+      if (from_file) flags->system = read_input(*system_path, kMostPrompt);
+      return lines ? generate_lines(*flags) : generate(*flags);
+    };
   });
 }
 

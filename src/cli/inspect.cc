@@ -114,6 +114,10 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
                     "The recorded programs: ops, shapes, buffers, lifetimes, peak");
   command->add_flag("--tensors", flags->tensors, "Every tensor");
   command->add_flag("--json", flags->json, "Machine-readable output");
+  command->footer(
+      "Examples:\n"
+      "  kvasir inspect model.gguf --tensors\n"
+      "  kvasir inspect smollm2 --program --context 256");
   command->callback([flags, &invocation] { invocation.work = [flags] { return inspect(*flags); }; });
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
+#include "cli/options.h"
 #include "kv/store.h"
 
 namespace kvasir::cli {
@@ -61,20 +62,26 @@ int list(const KvFlags& flags, bool verify) {
 void add_kv(CLI::App& app, Invocation& invocation) {
   CLI::App* kv_command = app.add_subcommand("kv", "Conversations and prefixes stored on disk");
   kv_command->require_subcommand(1);
+  kv_command->footer(
+      "Examples:\n"
+      "  kvasir kv ls\n"
+      "  kvasir kv export holiday holiday.kvk");
   auto flags = std::make_shared<KvFlags>();
   auto sub = [&](const char* name, const char* help, std::function<int()> work) {
     CLI::App* command = kv_command->add_subcommand(name, help);
-    command->add_option("--prompt-cache-dir", flags->dir, "The store's folder (default: kvasir chat's)");
+    add_text(*command, "--prompt-cache-dir", flags->dir, kFolderValue,
+             "The store's folder (default: kvasir chat's)");
     command->add_flag("--json", flags->json, "Machine-readable output");
     command->callback([work = std::move(work), &invocation] { invocation.work = work; });
     return command;
   };
-  sub("ls", "List what is stored", [flags] {
-    return list(*flags, false);
-  })->add_option("DIR", flags->dir, "The store's folder");
-  sub("verify", "Read every byte and compare every hash; exit 0 only if all is sound", [flags] {
-    return list(*flags, true);
-  })->add_option("DIR", flags->dir, "The store's folder");
+  sub("ls", "List what is stored", [flags] { return list(*flags, false); })
+      ->add_option("DIR", flags->dir, "The store's folder")
+      ->type_name(kFolderValue);
+  sub("verify", "Read every byte and compare every hash; exit 0 only if all is sound",
+      [flags] { return list(*flags, true); })
+      ->add_option("DIR", flags->dir, "The store's folder")
+      ->type_name(kFolderValue);
   auto folder = [flags] {
     return flags->dir.empty() ? default_store_folder() : std::filesystem::path(flags->dir);
   };
@@ -104,14 +111,15 @@ void add_kv(CLI::App& app, Invocation& invocation) {
       });
   export_command->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
       ->required();
-  export_command->add_option("FILE", flags->file, "The file to write")->required();
+  export_command->add_option("FILE", flags->file, "The file to write")->required()->type_name(kFileValue);
   sub("import", "Add a file to the store",
       [flags, folder] {
         std::printf("%s\n", kv::import_entry(flags->file, folder()).c_str());
         return kExitDone;
       })
       ->add_option("FILE", flags->file, "A .kvk file")
-      ->required();
+      ->required()
+      ->type_name(kFileValue);
 }
 
 }  // namespace kvasir::cli

@@ -87,9 +87,20 @@ std::optional<std::string> LineEditor::read(const std::string& prompt) {
   std::optional<std::string> line = read_line(prompt);
   if (!line) return std::nullopt;
   std::string text = *line;
-  if (text == "\"\"\"") {
+  constexpr std::string_view kBlock = "\"\"\"";
+  if (text.starts_with(kBlock)) {
+    // Text may stand beside either mark; both may be in one line.
+    text.erase(0, kBlock.size());
+    std::string last = text;
     text.clear();
-    while ((line = read_line("... ")) && *line != "\"\"\"") text += (text.empty() ? "" : "\n") + *line;
+    while (!last.ends_with(kBlock)) {
+      if (!last.empty() || !text.empty()) text += last + "\n";
+      line = read_line("... ");
+      if (!line) return text;
+      last = *line;
+    }
+    text += last.substr(0, last.size() - kBlock.size());
+    if (text.ends_with('\n')) text.pop_back();
   } else {
     while (!text.empty() && text.back() == '\\') {
       text.back() = '\n';

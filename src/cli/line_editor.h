@@ -15,9 +15,9 @@ class LineEditor {
   LineEditor& operator=(const LineEditor&) = delete;
   ~LineEditor();
 
-  // One input: a line; a line ending in a backslash goes on in the next; a line of three double quotes begins
-  // a block that the same line ends. Nothing at end of input. An interrupt (Ctrl-C) at the prompt gives an
-  // empty line and sets interrupted().
+  // One input: a line; a line ending in a backslash goes on in the next; three double quotes at its
+  // beginning begin a block that ends with the line that ends in them. Nothing at end of input. An interrupt
+  // (Ctrl-C) at the prompt gives an empty line and sets interrupted().
   std::optional<std::string> read(const std::string& prompt);
 
  private:

@@ -8,6 +8,8 @@
 #include "base/mapping_faults.h"
 #include "cli/command.h"
 #include "cli/defaults.h"
+#include "cli/describe.h"
+#include "cli/output.h"
 #include "cli/version.h"
 
 namespace kvasir::cli {
@@ -38,27 +40,39 @@ const CLI::App& chosen_command(const CLI::App& app) {
   return *command;
 }
 
+std::vector<std::string> words_of(const CLI::App& app, const CLI::App& chosen) {
+  std::vector<std::string> words;
+  for (const CLI::App* command = &chosen; command != &app; command = command->get_parent())
+    words.insert(words.begin(), command->get_name());
+  return words;
+}
+
+// The description of the command that was asked for.
+CommandDescription describe_chosen(const CLI::App& app) {
+  CommandDescription command = describe(app);
+  for (const std::string& word : words_of(app, chosen_command(app)))
+    for (CommandDescription& sub : command.commands)
+      if (sub.path.back() == word) {
+        CommandDescription found = std::move(sub);
+        command = std::move(found);
+        break;
+      }
+  return command;
+}
+
 int usage_error(const CLI::App& app, const std::string& message) {
   std::fprintf(stderr, "kvasir: %s\n", message.c_str());
   std::string words;
-  for (const CLI::App* command = &chosen_command(app); command != &app; command = command->get_parent())
-    words = " " + command->get_name() + words;
+  for (const std::string& word : words_of(app, chosen_command(app))) words += " " + word;
   std::fprintf(stderr, "Try: kvasir%s --help\n", words.c_str());
   return kExitUsage;
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"kvasir runs large language models on this machine.", "kvasir"};
+  CLI::App app{"kvasir runs large language models on this machine", "kvasir"};
   app.require_subcommand(0, 1);
-  app.get_formatter()->column_width(34);
-  app.footer(
-      "Examples:\n"
-      "  kvasir get smollm2                               fetch a small model\n"
-      "  kvasir chat smollm2                              talk to it\n"
-      "  kvasir generate model.gguf --prompt 'Once upon'  one answer\n"
-      "  kvasir fit model.gguf --context 32768            will it fit in memory?\n"
-      "MODEL is a GGUF file, a model folder, or a short name (kvasir get --list).\n"
-      "Exit status: 0 done, 1 failure, 2 wrong usage, 3 unsupported, 4 does not fit, 130 interrupted.");
+  app.set_help_flag("--help,-h", "Print this help");
+  app.set_help_all_flag("--help-all", "Print help with every flag explained");
   bool show_version = false;
   app.add_flag("--version", show_version, "Print the version and exit");
   Invocation invocation;
@@ -78,15 +92,33 @@ int run(int argc, char** argv) {
   add_kv(app, invocation);
   add_synth(app, invocation);
   add_doctor(app, invocation);
+  add_completions(app, invocation);
+  add_man(app, invocation);
   add_version(app, invocation);
+  // Last: commands would inherit it.
+  app.footer(
+      "Examples:\n"
+      "  kvasir get smollm2                               fetch a small model\n"
+      "  kvasir chat smollm2                              talk to it\n"
+      "  kvasir generate model.gguf --prompt 'Once upon'  one answer\n"
+      "  kvasir fit model.gguf --context 32768            will it fit in memory?\n"
+      "MODEL is a GGUF file, a model folder, or a short name (kvasir get --list).\n"
+      "Exit status: 0 done, 1 failure, 2 wrong usage, 3 unsupported, 4 does not fit,\n"
+      "130 interrupted.");
 
+  // `kvasir help VERB` is `kvasir VERB --help`.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
   try {
-    parse_with_defaults(app, {argv + 1, argv + argc});
+    parse_with_defaults(app, words);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(chosen_command(app).help("", CLI::AppFormatMode::Normal).c_str(), stdout);
+    std::fputs(help_text(describe_chosen(app), false).c_str(), stdout);
     return kExitDone;
   } catch (const CLI::CallForAllHelp&) {
-    std::fputs(app.help("", CLI::AppFormatMode::All).c_str(), stdout);
+    std::fputs(help_text(describe_chosen(app), true).c_str(), stdout);
     return kExitDone;
   } catch (const CLI::ExtrasError&) {
     const CLI::App& where = chosen_command(app);
@@ -110,7 +142,8 @@ int run(int argc, char** argv) {
     return kExitDone;
   }
   if (!invocation.work) {
-    std::fputs(app.help().c_str(), stdout);
+    std::fputs("kvasir: no command given\n", stderr);
+    std::fputs(help_text(describe(app), false).c_str(), stderr);
     return kExitUsage;
   }
   return invocation.work();
@@ -121,9 +154,12 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace kvasir;
+  cli::guard_standard_streams();
   install_mapping_fault_handler();
   try {
-    return cli::run(argc, argv);
+    const int status = cli::run(argc, argv);
+    cli::finish_output();
+    return status;
   } catch (const Error& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "kvasir: %s\n", error.what());

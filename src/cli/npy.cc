@@ -53,8 +53,7 @@ void NpyWriter::fail(const char* what) {
     file_ = nullptr;
     if (!partial_.empty()) ::unlink(partial_.c_str());
   }
-  throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::not_found, "{}: {}: {}",
-              printable(path_.string()), what, std::strerror(error));
+  throw_error(ErrorCode::not_found, "{}: {}: {}", printable(path_.string()), what, std::strerror(error));
 }
 
 void NpyWriter::write(std::span<const float> values) {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/command.h"
+#include "cli/options.h"
 #include "models/synth.h"
 
 namespace kvasir::cli {
@@ -76,14 +77,21 @@ void add_synth(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<SynthFlags>();
   CLI::App* command =
       app.add_subcommand("synth", "Write a checkpoint of random weights, for tests and benchmarks");
-  command->add_option("OUT", flags->out, "Folder (safetensors, MLX) or .gguf file to write");
-  command->add_option("--family", flags->family, "model_type (see --list; default llama)");
-  command->add_option("--size", flags->size, "See --list; default tiny");
-  command->add_option("--format", flags->format,
-                      "f32, f16, bf16, mlx-affine-4-64, gguf-q4_0, gguf-q4_K, ... (default f32)");
-  command->add_option("--config", flags->config, "A config.json instead of --family and --size");
-  command->add_option("--set", flags->set, "KEY=VALUE: a field of the configuration, repeatable");
-  command->add_option("--seed", flags->seed, "Same seed, same bytes (default 0)");
+  command->add_option("OUT", flags->out, "Folder (safetensors, MLX) or .gguf file to write")
+      ->type_name(kFileValue);
+  add_text(*command, "--family", flags->family, "NAME", "model_type (see --list; default llama)");
+  add_text(*command, "--size", flags->size, "NAME", "See --list; default tiny");
+  add_text(*command, "--format", flags->format, "NAME",
+           "f32, f16, bf16, mlx-affine-4-64, gguf-q4_0, gguf-q4_K, ... (default f32)");
+  add_text(*command, "--config", flags->config, kFileValue, "A config.json instead of --family and --size");
+  add_list(*command, "--set", flags->set, "K=V", "A field of the configuration");
+  command
+      ->add_option("--seed", CLI::callback_t([flags](const CLI::results_t& results) {
+                     flags->seed = parse_unsigned("--seed", results.back());
+                     return true;
+                   }),
+                   "Same seed, same bytes (default 0)")
+      ->type_name("N");
   command->add_flag("--list", flags->list, "List families and sizes");
   command->add_flag("--json", flags->json, "Machine-readable output");
   command->footer("Example: kvasir synth /tmp/bench.gguf --family llama --size 1b --format gguf-q4_0");

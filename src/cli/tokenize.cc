@@ -1,12 +1,12 @@
 // `kvasir tokenize`, `detokenize`, `render`: the text side of a checkpoint, without its weights.
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/text_model.h"
 
@@ -28,20 +28,18 @@ struct TokenizeFlags {
 int tokenize(const TokenizeFlags& flags) {
   std::string text;
   if (!flags.file.empty())
-    text = read_file(flags.file, size_t{1} << 30);
+    text = read_input(flags.file, size_t{1} << 30);
   else if (flags.has_text)
     text = flags.text;
   else
-    text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+    text = read_input("-", size_t{1} << 30);
   const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
   const std::vector<int32_t> ids = side.tokenizer->encode(
       text, {.add_special = !flags.no_special, .parse_special = !flags.no_parse_special});
   if (flags.json) {
     Json pieces = Json::array();
     for (int32_t id : ids) pieces.push_back(side.tokenizer->piece(id));
-    std::printf("%s\n", Json({{"ids", ids}, {"pieces", std::move(pieces)}})
-                            .dump(-1, ' ', false, Json::error_handler_t::replace)
-                            .c_str());
+    print_json({{"ids", ids}, {"pieces", std::move(pieces)}});
   } else {
     for (int32_t id : ids) std::printf("%7d  %s\n", id, printable(side.tokenizer->piece(id)).c_str());
   }
@@ -57,14 +55,14 @@ int detokenize(const std::string& model, const std::string& ids_file, bool keep_
                   printable(ids_file), i, ids[i], side.tokenizer->vocab_size());
   const std::string text = side.tokenizer->decode(ids, {.skip_special = !keep_special});
   if (json)
-    std::printf("%s\n", Json({{"text", text}}).dump().c_str());
+    print_json({{"text", text}});
   else
     std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
 }
 
 Json read_json(const std::string& path) {
-  Json json = Json::parse(read_file(path, size_t{64} << 20), nullptr, false);
+  Json json = Json::parse(read_input(path, size_t{64} << 20), nullptr, false);
   if (json.is_discarded()) throw_error(ErrorCode::invalid_input, "{}: is not JSON", printable(path));
   return json;
 }
@@ -85,8 +83,7 @@ int render(const RenderFlags& flags) {
   const std::string text =
       side.render(messages, tools, engine::parse_variables(flags.set), !flags.no_generation_prompt);
   if (flags.json)
-    std::printf("%s\n",
-                Json({{"prompt", text}}).dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    print_json({{"prompt", text}});
   else
     std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
@@ -97,13 +94,18 @@ int render(const RenderFlags& flags) {
 void add_tokenize(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "Text to token ids");
-  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
-  CLI::Option* file = command->add_option("--file", flags->file, "Text file (default: standard input)");
-  CLI::Option* text = command->add_option("--text", flags->text, "The text itself")->excludes(file);
+  add_model(*command, flags->model);
+  CLI::Option* file =
+      add_text(*command, "--file", flags->file, kFileValue, "Text file (default, and '-': standard input)");
+  CLI::Option* text = add_text(*command, "--text", flags->text, "TEXT", "The text itself")->excludes(file);
   command->add_flag("--no-special", flags->no_special, "Add no BOS, EOS or SEP");
   command->add_flag("--no-parse-special", flags->no_parse_special,
                     "Special tokens written in the text are plain text");
   command->add_flag("--json", flags->json, "{\"ids\": [...], \"pieces\": [...]}");
+  command->footer(
+      "Examples:\n"
+      "  kvasir tokenize smollm2 --text 'Hello world' --json\n"
+      "  kvasir tokenize model.gguf --file notes.txt --no-special");
   command->callback([flags, text, &invocation] {
     flags->has_text = text->count() > 0;
     invocation.work = [flags] { return tokenize(*flags); };
@@ -117,10 +119,11 @@ void add_detokenize(CLI::App& app, Invocation& invocation) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("detokenize", "Token ids to text");
-  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
-  command->add_option("--ids", flags->ids, "JSON list of token ids")->required();
+  add_model(*command, flags->model);
+  add_text(*command, "--ids", flags->ids, kFileValue, "JSON list of token ids")->required();
   command->add_flag("--keep-special", flags->keep_special, "Write special tokens out");
   command->add_flag("--json", flags->json, "{\"text\": ...}");
+  command->footer("Example: kvasir detokenize smollm2 --ids ids.json");
   command->callback([flags, &invocation] {
     invocation.work = [flags] {
       return detokenize(flags->model, flags->ids, flags->keep_special, flags->json);
@@ -132,14 +135,18 @@ void add_render(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* command =
       app.add_subcommand("render", "The prompt that the model's chat template makes of a conversation");
-  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
-  command->add_option("--messages", flags->messages, "JSON list of messages ({\"role\", \"content\", ...})")
+  add_model(*command, flags->model);
+  add_text(*command, "--messages", flags->messages, kFileValue,
+           "JSON list of messages ({\"role\", \"content\", ...})")
       ->required();
-  command->add_option("--tools", flags->tools, "JSON list of tools");
-  command->add_option("--set", flags->set, "K=V: a variable of the template, repeatable");
+  add_text(*command, "--tools", flags->tools, kFileValue, "JSON list of tools");
+  add_list(*command, "--set", flags->set, "K=V", "A variable of the template");
   command->add_flag("--no-generation-prompt", flags->no_generation_prompt,
                     "Do not open the assistant's turn");
   command->add_flag("--json", flags->json, "{\"prompt\": ...}");
+  command->footer(
+      "Example: kvasir render smollm2 --messages chat.json --tools tools.json\n"
+      "The messages: [{\"role\": \"user\", \"content\": \"Hi\"}]");
   command->callback([flags, &invocation] { invocation.work = [flags] { return render(*flags); }; });
 }
 

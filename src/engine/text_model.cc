@@ -159,10 +159,13 @@ namespace {
 // What turns one row's tokens into text.
 struct Stream {
   Stream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
-         std::span<const int32_t> context)
-      : decoder(tokenizer, {}, context), matcher(std::move(stops)) {}
+         std::span<const int32_t> context, std::vector<int32_t> special)
+      : decoder(tokenizer, {.skip_special = special.empty()}, context),
+        matcher(std::move(stops)),
+        shown_special(std::move(special)) {}
   tokenizer::StreamDecoder decoder;
   StopMatcher matcher;
+  std::vector<int32_t> shown_special;
   std::string text;
   std::function<void(std::string_view)> on_text;
   void emit(const std::string& piece) {
@@ -185,7 +188,8 @@ bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>
     // The last tokens of the prompt tell the decoder whether the text begins here.
     const std::span<const int32_t> prompt = request->prompt;
     auto owned = std::make_unique<Stream>(model.tokenizer(), std::move(request->stop),
-                                          prompt.last(std::min<size_t>(prompt.size(), 8)));
+                                          prompt.last(std::min<size_t>(prompt.size(), 8)),
+                                          std::move(request->shown_special));
     Stream& stream = *owned;
     streams.emplace(arrived++, std::move(owned));
     stream.on_text = std::move(request->on_text);
@@ -206,9 +210,14 @@ bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>
     row.on_progress = std::move(request->on_progress);
     const std::vector<int32_t>& stops = model.stop_ids();
     const bool ignore_eos = request->ignore_eos;
-    row.on_token = [&stream, &stops, ignore_eos](const Committed& committed) {
-      // An end token has no text of its own.
+    const tokenizer::Tokenizer& tokenizer = model.tokenizer();
+    row.on_token = [&stream, &stops, &tokenizer, ignore_eos](const Committed& committed) {
+      // An end token has no text of its own; neither has a special one that nobody asked to see.
       if (!ignore_eos && std::binary_search(stops.begin(), stops.end(), committed.id)) return true;
+      const std::vector<int32_t>& shown = stream.shown_special;
+      if (!shown.empty() && tokenizer.exists(committed.id) && tokenizer.is_special(committed.id) &&
+          std::find(shown.begin(), shown.end(), committed.id) == shown.end())
+        return true;
       stream.emit(stream.matcher.push(stream.decoder.push(committed.id)));
       return !stream.matcher.stopped();
     };

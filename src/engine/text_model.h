@@ -72,6 +72,7 @@ struct TextRequest {
   int64_t min_tokens = 0;
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  std::vector<int32_t> shown_special;  // special tokens whose text is wanted (markers of reasoning)
   int top_logprobs = -1;
   Context* context = nullptr;
   int64_t stable_tokens = 0;                      // Request::stable_tokens

@@ -1,0 +1,56 @@
+// The lines of `kvasir generate --jsonl`: one request a line, checked before anything runs.
+//
+//   {"prompt": "Why?", "max_tokens": 50, "id": "q1"}
+//   {"messages": [{"role": "user", "content": "Why?"}], "temperature": 0, "stop": ["\n"]}
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "engine/text_model.h"
+
+namespace kvasir::cli {
+
+// What the command line says for every line; a line may override each.
+struct BatchDefaults {
+  engine::SamplingOptions sampling;  // seed: of line 0; line i takes sample_seed(seed, i)
+  int64_t max_tokens = 256;
+  int64_t min_tokens = 0;
+  std::vector<std::string> stop;
+  bool raw = false;
+  bool ignore_eos = false;
+  int logprobs = -1;
+  std::string system;
+  nlohmann::ordered_json variables = nlohmann::ordered_json::object();  // of the chat template
+};
+
+struct BatchLine {
+  nlohmann::ordered_json id;        // null: none given
+  nlohmann::ordered_json messages;  // null: `prompt` as it is
+  std::string prompt;
+  nlohmann::ordered_json tools;
+  BatchDefaults options;  // those of the command line with the line's own
+};
+
+// The keys that a line may have, for messages and documentation.
+std::span<const std::string_view> batch_keys();
+
+// One line. Throws Error{invalid_input} "<where>: <what>", where `where` is "FILE line N".
+BatchLine parse_batch_line(std::string_view text, const std::string& where, uint64_t number,
+                           const BatchDefaults& defaults);
+
+// Its prompt as tokens: rendered with the checkpoint's template unless raw (or there is none).
+std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text);
+
+// Where each line of `text` that is not blank begins and ends, with its number from 1.
+struct LineSpan {
+  size_t number;
+  std::string_view text;
+};
+std::vector<LineSpan> split_lines(std::string_view text);
+
+}  // namespace kvasir::cli

@@ -1,0 +1,376 @@
+#!/usr/bin/env python3
+"""The command line's tools for scripts and people: batched runs, eval kl, completions, the man page, conversations, bad input.
+Standard library only.
+
+    verbs.py KVASIR SOURCE_FOLDER
+"""
+import array
+import json
+import math
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+KVASIR, SOURCE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+ENV = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}
+ENV["KVASIR_MODELS"] = os.path.join(SOURCE, "models")
+SMOL = os.path.join(SOURCE, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+failures = []
+
+
+def run(*args, stdin=b"", timeout=300, **more):
+    return subprocess.run([KVASIR, *map(str, args)], capture_output=True, input=stdin, env=ENV, timeout=timeout, **more)
+
+
+def check(condition, what):
+    print(("ok    " if condition else "FAIL  ") + what, flush=True)
+    if not condition:
+        failures.append(what)
+
+
+def expect_exit(code, *args, contains="", stdin=b""):
+    result = run(*args, stdin=stdin)
+    message = result.stderr.decode(errors="replace")
+    first = message.splitlines()[0] if message else ""
+    ok = result.returncode == code and contains in first and (code == 0 or first.startswith("kvasir: "))
+    check(ok, f"exit {code}: {' '.join(map(str, args))[-100:]}" + ("" if ok else f" -> {result.returncode}: {message[:300]}"))
+    return result
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, name, content=None):
+        path = os.path.join(self.path, name)
+        if content is not None:
+            with open(path, "wb") as file:
+                file.write(content if isinstance(content, bytes) else content.encode())
+        return path
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def lines_of(data):
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def batched_runs(at):
+    prompts = [
+        {"id": "a", "prompt": "Name three colours.", "seed": 5},
+        {"id": "b", "messages": [{"role": "user", "content": "Tell me about the sea."}], "max_tokens": 40},
+        {"prompt": "1 2 3 4 5", "raw": True, "stop": "9", "temperature": 0},
+        {"id": 4, "prompt": "word " * 300},
+        {"prompt": "Why is grass green?", "top_k": 5, "top_p": 0.9, "temperature": 1.3, "max_tokens": 7},
+        {"prompt": "Hello", "max_tokens": 1},
+        {"prompt": "What is 2 + 2?", "system": "Answer like a pirate.", "logit_bias": {"28": 4}, "repetition_penalty": 1.2},
+        {"prompt": "Write a poem.", "min_tokens": 12, "max_tokens": 12, "ignore_eos": True},
+    ]
+    source = at("in.jsonl", "\n".join(map(json.dumps, prompts)) + "\n\n")
+    common = ["--seed", 3, "--max-tokens", 24, "--context", 200]
+    result = run("generate", "smollm2", "--jsonl", source, "--batch", 3, "--chunk", 40, *common)
+    rows = lines_of(result.stdout)
+    check(result.returncode == 1 and b"1 of 8 lines" in result.stderr, "a line that does not fit gives exit 1, and it is said")
+    check([row["line"] for row in rows] == list(range(1, 9)) and rows[0]["id"] == "a" and rows[3]["id"] == 4, "answers come in the order of the lines")
+    check(rows[3].get("error", {}).get("code") == "context_exceeded" and "text" not in rows[3], "the line that does not fit says so itself")
+    flags = [
+        ["--prompt", prompts[0]["prompt"]],
+        ["--prompt", "Tell me about the sea.", "--max-tokens", 40],
+        ["--prompt", "1 2 3 4 5", "--raw", "--stop", "9", "--temperature", 0],
+        None,
+        ["--prompt", prompts[4]["prompt"], "--top-k", 5, "--top-p", 0.9, "--temperature", 1.3, "--max-tokens", 7],
+        ["--prompt", "Hello", "--max-tokens", 1],
+        ["--prompt", "What is 2 + 2?", "--system", "Answer like a pirate.", "--logit-bias", "28=4", "--repetition-penalty", 1.2],
+        ["--prompt", "Write a poem.", "--min-tokens", 12, "--max-tokens", 12, "--ignore-eos"],
+    ]
+    for row, own in zip(rows, flags):
+        if own is None:
+            continue
+        alone = ["generate", "smollm2", "--json", "--seed", row["seed"], "--context", 200]
+        alone += own if "--max-tokens" in own else own + ["--max-tokens", 24]
+        want = json.loads(run(*alone).stdout)
+        same = all(row[k] == want[k] for k in ("text", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens"))
+        check(same, f"line {row['line']} of a batched run equals the same prompt alone")
+    check(rows[0]["seed"] == 5 and len({row["seed"] for row in rows if "seed" in row}) == 7, "each line has a seed of its own")
+
+    out = at("out.jsonl")
+    whole = run("generate", "smollm2", "--jsonl", "-", "--output", out, *common, "--batch", 8, "-q", stdin=read(source))
+    check(whole.returncode == 1 and read(out) == result.stdout, "another batch, chunk and way of input: the same file")
+    expect_exit(2, "generate", "smollm2", "--jsonl", source, "--output", out, *common, contains="--resume")
+    # Cut in the middle of the sixth line.
+    ends = [i for i, byte in enumerate(result.stdout) if byte == 10]
+    at("out.jsonl", result.stdout[:ends[4] + 30])
+    again = run("generate", "smollm2", "--jsonl", source, "--output", out, "--resume", *common)
+    check(again.returncode == 1 and read(out) == result.stdout and b"and 5 kept" in again.stderr, "--resume drops the torn line and goes on to the same file")
+    expect_exit(2, "generate", "smollm2", "--jsonl", source, "--output", out, "--resume", *common, "--temperature", 0.1, contains="out.jsonl line 1")
+    expect_exit(2, "generate", "smollm2", "--jsonl", source, "--output", out, "--resume", *common, "--activations", "f32", contains="line 1")
+    check(read(out) == result.stdout, "a refused resume leaves the file alone")
+    expect_exit(2, "generate", "smollm2", "--jsonl", at("short.jsonl", json.dumps(prompts[0])), "--output", out, "--resume", *common, contains="8 lines")
+    expect_exit(2, "generate", "smollm2", "--jsonl", source, "--resume", contains="--output")
+    at("short.out", "")
+    check(run("generate", "smollm2", "--jsonl", at("short.jsonl"), "--output", at("short.out"), "--max-tokens", 2).returncode == 0, "an empty output file is no obstacle")
+    check(run("generate", "smollm2", "--jsonl", at("short.jsonl"), "--output", at("short.out"), "--max-tokens", 3, "--overwrite").returncode == 0
+          and len(lines_of(read(at("short.out")))) == 1, "--overwrite begins again")
+
+    # Bad lines are refused before anything runs, by number.
+    good = json.dumps({"prompt": "x"})
+    for bad, says in (("{", "line 2: is not JSON"), ('{"prompt": "x", "max_token": 1}', 'line 2: unknown key "max_token"'), ('{"prompt": ""}', "line 2: the prompt is empty"),
+                      ('{"messages": [{"role": "user"}]}', "line 2"), ('{"prompt": "x", "logit_bias": {"99999999": 1}}', "line 2: logit_bias")):
+        fresh = at("never.jsonl")
+        expect_exit(2, "generate", "smollm2", "--jsonl", at("bad.jsonl", good + "\n" + bad), "--output", fresh, contains=says)
+        check(not os.path.exists(fresh), "and nothing is written")
+    expect_exit(2, "generate", "smollm2", "--jsonl", at("latin.jsonl", good.encode() + b'\n{"prompt": "caf\xe9"}'), contains="line 2 is not UTF-8")
+    expect_exit(2, "generate", "smollm2", "--jsonl", at("none.jsonl", "\n \n"), contains="no line")
+    expect_exit(2, "generate", "smollm2", "--jsonl", at("none.jsonl"), "--prompt", "x", contains="--prompt")
+    expect_exit(4, "generate", "smollm2", "--jsonl", source, "--memory", "100M", contains="does not fit")
+
+    # Ctrl-C leaves whole lines, and the run can go on.
+    many = at("many.jsonl", "".join(json.dumps({"prompt": f"Tell me a long story about the number {i}."}) + "\n" for i in range(200)))
+    cut = at("cut.jsonl")
+    process = subprocess.Popen([KVASIR, "generate", "smollm2", "--jsonl", many, "--output", cut, "--max-tokens", "12", "--batch", "4"], env=ENV, stderr=subprocess.PIPE)
+    deadline = time.time() + 120
+    while time.time() < deadline and (not os.path.exists(cut) or os.path.getsize(cut) == 0):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    message = process.communicate(timeout=60)[1]
+    data = read(cut)
+    check(process.returncode == 130 and b"--resume" in message, "an interrupted run exits 130 and says how to go on")
+    check(data.endswith(b"\n") and 0 < len(lines_of(data)) < 200, "it leaves whole lines only")
+
+
+def read_npy(path):
+    data = read(path)
+    (length,) = struct.unpack("<H", data[8:10])
+    shape = eval(data[10:10 + length].decode().split("'shape': ")[1].split("), ")[0] + ")")
+    values = array.array("f")
+    values.frombytes(data[10 + length:])
+    return [values[i * shape[1]:(i + 1) * shape[1]] for i in range(shape[0])]
+
+
+def softmax(row):
+    largest = max(row)
+    norm = largest + math.log(math.fsum(math.exp(x - largest) for x in row))
+    return [x - norm for x in row]
+
+
+def kl_by_hand(reference, logits, ids):
+    divergences, same, loss = [], 0, [0.0, 0.0]
+    for t, (a, b) in enumerate(zip(reference, logits)):
+        p, q = softmax(a), softmax(b)
+        divergences.append(math.fsum(math.exp(x) * (x - y) for x, y in zip(p, q)))
+        same += max(range(len(p)), key=p.__getitem__) == max(range(len(q)), key=q.__getitem__)
+        if t + 1 < len(ids):
+            loss[0] -= p[ids[t + 1]]
+            loss[1] -= q[ids[t + 1]]
+    n = len(divergences)
+    mean = math.fsum(divergences) / n
+    ordered = sorted(divergences)
+    def quantile(q):
+        place = q * (n - 1)
+        low = int(place)
+        return ordered[low] + (place - low) * (ordered[min(low + 1, n - 1)] - ordered[low])
+    return {"mean_kl": mean, "standard_error": math.sqrt(sum((d - mean) ** 2 for d in divergences) / (n - 1) / n), "median": quantile(0.5),
+            "p99": quantile(0.99), "max": ordered[-1], "top1_agreement": same / n, "reference_perplexity": math.exp(loss[0] / (n - 1)),
+            "perplexity": math.exp(loss[1] / (n - 1))}
+
+
+def kl(at):
+    size = ["--set", "vocab_size=256", "--seed"]
+    run("synth", at("one"), "--family", "llama", "--format", "f32", *size, 1)
+    run("synth", at("two"), "--family", "llama", "--format", "f32", *size, 2)
+    ids = [(7 * i * i + 3 * i) % 256 for i in range(40)]
+    tokens = at("ids.json", json.dumps(ids))
+    logits = {}
+    for name, extra in (("one", []), ("two", []), ("one8", ["--activations", "bf16"])):
+        run("eval", "logits", at(name[:3]), "--tokens", tokens, "--out", at(name + ".npy"), *extra)
+        logits[name] = read_npy(at(name + ".npy"))
+    for what, want, args in (
+            ("two models", kl_by_hand(logits["two"], logits["one"], ids), [at("one"), "--against", at("two"), "--chunk", "7"]),
+            ("two settings", kl_by_hand(logits["one"], logits["one8"], ids), [at("one"), "--activations", "bf16", "--against-activations", "f32"]),
+            ("stored logits", kl_by_hand(logits["two"], logits["one"], ids), [at("one"), "--reference", at("two.npy")])):
+        result = run("eval", "kl", *args, "--tokens", tokens, "--json")
+        got = json.loads(result.stdout) if result.returncode == 0 else {}
+        worst = max((abs(got.get(k, math.inf) - v) / max(abs(v), 1e-12) for k, v in want.items()))
+        check(worst < 1e-9 and got.get("positions") == 40, f"eval kl of {what} equals the definition (worst relative difference {worst:.1e}) {result.stderr.decode()[:200]}")
+    same = json.loads(run("eval", "kl", at("one"), "--against", at("one"), "--tokens", tokens, "--window", 16, "--json").stdout)
+    check(same["mean_kl"] == 0 and same["max"] == 0 and same["top1_agreement"] == 1 and same["targets"] == 37, "a model is not far from itself; --window cuts rows")
+    check(b"KL(reference || model) over 40 positions" in run("eval", "kl", at("one"), "--against", at("two"), "--tokens", tokens).stdout, "eval kl for people")
+    expect_exit(2, "eval", "kl", at("one"), "--tokens", tokens, contains="--against")
+    expect_exit(2, "eval", "kl", at("one"), "--against", at("two"), contains="--tokens or --file")
+    expect_exit(2, "eval", "kl", at("one"), "--against", at("two"), "--reference", at("two.npy"), "--tokens", tokens, contains="--reference")
+    run("synth", at("wide"), "--family", "llama", "--format", "f32", "--set", "vocab_size=320")
+    expect_exit(2, "eval", "kl", at("one"), "--against", at("wide"), "--tokens", tokens, contains="256")
+    expect_exit(2, "eval", "kl", at("one"), "--reference", at("two.npy"), "--tokens", at("few.json", "[1, 2, 3]"), contains="two.npy")
+    expect_exit(1, "eval", "kl", at("one"), "--reference", at("cut.npy", read(at("two.npy"))[:5000]), "--tokens", tokens, contains="cut.npy")
+    expect_exit(1, "eval", "kl", at("one"), "--reference", tokens, "--tokens", tokens, contains="no .npy file")
+    expect_exit(4, "eval", "kl", at("one"), "--against", at("two"), "--tokens", tokens, "--memory", "40M", contains="together")
+
+
+VERBS = ["", "chat", "generate", "get", "fit", "inspect", "bench", "eval", "eval logits", "eval ppl", "eval kl", "tokenize", "detokenize", "render",
+         "kv", "kv ls", "synth", "doctor", "completions", "man", "version"]
+
+
+def descriptions(at):
+    for verb in VERBS:
+        text = run(*verb.split(), "--help").stdout.decode()
+        widest = max(map(len, text.splitlines()), default=0)
+        check(0 < len(text.splitlines()) <= 42 and widest <= 90, f"help of '{verb}' fits a screen ({len(text.splitlines())} lines of at most {widest})")
+        if verb and " " not in verb:
+            check("Example" in text, f"help of '{verb}' has an example")
+    check(run("help", "eval", "kl").stdout == run("eval", "kl", "--help").stdout != b"", "help VERB is VERB --help")
+    check(b"--dry-base" in run("generate", "--help-all").stdout, "--help-all explains every flag")
+
+    page = at("kvasir.1", run("man").stdout)
+    check(b"eval kl" in read(page) and b"\\-\\-jsonl" in read(page), "the man page knows the verbs and flags")
+    if shutil.which("groff"):
+        lint = subprocess.run(["groff", "-man", "-ww", "-z", "-Tutf8", page], capture_output=True)
+        check(lint.returncode == 0 and lint.stderr == b"", "groff has nothing to say about the man page " + lint.stderr.decode()[:300])
+    if shutil.which("man"):
+        shown = subprocess.run(["man", "-l", page], capture_output=True, env=dict(ENV, MANPAGER="cat", LC_ALL="C.UTF-8"))
+        check(shown.returncode == 0 and b"--max-tokens" in shown.stdout.replace(b"\xe2\x88\x92", b"-"), "man shows it")
+
+    script = at("kvasir.bash", run("completions", "bash").stdout)
+    if shutil.which("bash"):
+        def complete(line, folder="."):
+            words = line.split(" ")
+            asked = f"source {script}; COMP_WORDS=({' '.join(w if w else chr(39) * 2 for w in words)}); COMP_CWORD={len(words) - 1}; _kvasir; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            result = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, cwd=folder)
+            return result.stdout.decode().split("\n")[:-1] + ([result.stderr.decode()] if result.stderr else [])
+        check("generate" in complete("kvasir gen") and "chat" not in complete("kvasir gen"), "bash completes verbs")
+        check(complete("kvasir eval k") == ["kl"], "bash completes verbs of verbs")
+        check(complete("kvasir generate --json") == ["--json", "--jsonl"] or complete("kvasir generate --json") == ["--jsonl", "--json"], "bash completes flags")
+        check("--temperature" in complete("kvasir gen smollm2 --temp"), "bash completes flags of an alias, and those of groups")
+        check(complete("kvasir chat --activations b") == ["bf16"], "bash completes values")
+        check(complete("kvasir chat --activations = in")[:1] == ["int8"] and "f32" in complete("kvasir chat --activations ="), "bash completes --flag=value")
+        check("smollm2" in complete("kvasir fit smo", folder=at.path), "bash completes short names")
+        check(complete("kvasir tokenize m --file kvasir.b", folder=at.path) == ["kvasir.bash"], "bash completes files")
+        check(complete("kvasir completions z") == ["zsh"], "bash completes positional choices")
+    zsh, fish = at("_kvasir", run("completions", "zsh").stdout), at("kvasir.fish", run("completions", "fish").stdout)
+    for shell, path, args in (("zsh", zsh, ["-n"]), ("fish", fish, ["--no-execute"])):
+        if shutil.which(shell):
+            check(subprocess.run([shell, *args, path], capture_output=True).returncode == 0, f"{shell} reads its completion")
+    check(read(zsh).startswith(b"#compdef kvasir\n") and b"_kvasir_eval_kl()" in read(zsh) and b":(auto f32 bf16 int8" in read(zsh), "the zsh completion has verbs and values")
+    check(b"-a kl -d" in read(fish) and b"-l activations" in read(fish) and b"'auto f32 bf16 int8 in read(fish), "the fish completion has verbs and values")
+    expect_exit(2, "completions", "tcsh", contains="bash|zsh|fish")
+
+
+def conversations(at):
+    base = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 16]
+    block = run(*base, stdin=b'"""\nName a colour.\nOne word.\n"""\n')
+    joined = run(*base, stdin=b"Name a colour.\\\nOne word.\n")
+    inline = run(*base, stdin=b'"""Name a colour.\nOne word."""\n')
+    texts = [[row["text"] for row in lines_of(r.stdout)] for r in (block, joined, inline)]
+    check(len(texts[0]) == 1 and texts[0] == texts[1] == texts[2], f"three ways to write two lines give one message {texts}")
+    twice = lines_of(run(*base, stdin=b"Hi!\n/retry\n/undo\n/undo\nHi!\n").stdout)
+    check(len(twice) == 3 and twice[0]["text"] == twice[1]["text"] == twice[2]["text"] and twice[1]["reused_tokens"] >= twice[0]["prompt_tokens"] - 1,
+          "/retry answers again from the same prompt, /undo forgets it")
+    remarks = run(*base, "--prompt-cache-dir", at("store"), stdin=b"Hi!\n/save x\n/set\n/help\n/nonsense\n/load x\n/system\n")
+    check(len(lines_of(remarks.stdout)) == 1 and b"saved as x" in remarks.stderr and b"unknown command /nonsense" in remarks.stderr, "with --json, remarks go to stderr")
+    system = [json.loads(run(*base, *extra, stdin=b"Who are you?\n").stdout)["text"]
+              for extra in (["--system", "You are a pirate."], ["--system-file", at("system.txt", "You are a pirate.\n")], [])]
+    check(system[0] == system[1] != system[2], "--system and --system-file")
+    plain = run("chat", "smollm2", "--temperature", 0, "--context", 512, "--max-tokens", 8, stdin=b"Hi!\n")
+    check(b"\033" not in plain.stdout + plain.stderr and b"tokens at" not in plain.stdout, "no escapes and no speed line on a pipe")
+    expect_exit(2, "chat", "smollm2", "--context", 512, stdin=b"caf\xe9\n", contains="not UTF-8")
+
+    # A checkpoint whose template opens a thought: the same bytes but for the template's text, of the same length.
+    data = read(SMOL)
+    old_system, old_open = b"SmolLM, trained by Hugging Face", b"'<|im_start|>assistant\n'"
+    new_open = b"'<|im_start|>assistant\n<think>\n'"
+    new_system = old_system[:len(old_system) - (len(new_open) - len(old_open))]
+    thinker = at("thinker.gguf", data.replace(old_system, new_system, 1).replace(old_open, new_open, 1))
+    arguments = ["chat", thinker, "--temperature", 0, "--context", 512, "--max-tokens", 8]
+    rows = lines_of(run(*arguments, "--json", stdin=b"Hi!\nAnd?\n").stdout)
+    check(len(rows) == 2 and rows[0]["text"] == "" and len(rows[0]["reasoning"]) > 4, "an answer that is cut while thinking is reasoning, not text")
+    check(rows[1]["prompt_tokens"] - rows[0]["prompt_tokens"] < 20, "what was thought is not in the next prompt")
+    hidden, shown = run(*arguments, stdin=b"Hi!\n").stdout, run(*arguments, "--reasoning", "show", stdin=b"Hi!\n").stdout
+    check(rows[0]["reasoning"].encode() not in hidden and rows[0]["reasoning"].encode() in shown and b"(thinking)" in shown, "--reasoning show")
+    os.remove(thinker)
+    try:
+        import pty
+    except ImportError:
+        return
+    for variable, escapes in ((None, True), ("1", False)):
+        parent, child = pty.openpty()
+        environment = dict(ENV, TERM="xterm", HOME=at.path)
+        if variable:
+            environment["NO_COLOR"] = variable
+        process = subprocess.Popen([KVASIR, "chat", "smollm2", "--context", "512", "--max-tokens", "4", "--no-history"], stdin=child, stdout=child, stderr=child, env=environment,
+                                   start_new_session=True)
+        os.close(child)
+        os.write(parent, b"Hi\n/quit\n")
+        seen = b""
+        while True:
+            try:
+                data = os.read(parent, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            seen += data
+        process.wait(timeout=120)
+        os.close(parent)
+        check(process.returncode == 0 and (b"\033[2m" in seen) == escapes, f"on a terminal the speed line is {'dimmed' if escapes else 'plain with NO_COLOR'}")
+
+
+def bad_input(at):
+    for args, says in ((["--max-tokens", "99999999999999999999"], "--max-tokens"), (["--max-tokens", "-5"], "--max-tokens"), (["--seed", "-1"], "--seed"),
+                       (["--seed", "18446744073709551616"], "--seed"), (["--temperature", "nan"], "--temperature"), (["--temperature", "-1"], "--temperature"),
+                       (["--temperature", "1e999"], "--temperature"), (["--top-p", "nan"], "--top-p"), (["--top-k", "-1"], "--top-k"), (["--threads", "0"], "--threads"),
+                       (["--threads", "999999999"], "--threads"), (["--context", "1e3"], "--context"), (["--chunk", "0"], "--chunk"), (["--n", "0"], "--samples"),
+                       (["--kv-plain", "f8"], "--kv-plain"), (["--logprobs", "-2"], "--logprobs"), (["--frobnicate"], "unknown flag --frobnicate"),
+                       (["extra"], "unexpected argument 'extra'"), (["--stop", "x" * 2000], "stop string")):
+        expect_exit(2, "generate", "smollm2", "--prompt", "hi", *args, contains=says)
+    expect_exit(2, "generate", "smollm2", "--prompt", "", contains="empty")
+    expect_exit(2, "generate", "smollm2", "--file", at("empty.txt", ""), contains="empty")
+    expect_exit(2, "generate", "smollm2", "--file", "/dev/null", contains="empty")
+    expect_exit(2, "generate", "smollm2", stdin=b"", contains="empty")
+    expect_exit(2, "generate", "smollm2", stdin=b"\xff\xfe\x00binary", contains="not UTF-8: byte 0 is 0xFF")
+    for verb in (["generate", "smollm2", "--file"], ["tokenize", "smollm2", "--file"], ["detokenize", "smollm2", "--ids"], ["render", "smollm2", "--messages"],
+                 ["eval", "logits", "smollm2", "--out", at("x.npy"), "--tokens"], ["generate", "smollm2", "--jsonl"]):
+        expect_exit(2, *verb, at.path, contains="folder")
+    expect_exit(1, "generate", "smollm2", "--file", "/no/such/file", contains="/no/such/file")
+    expect_exit(2, contains="no command")
+    piped = subprocess.run(["bash", "-c", f"'{KVASIR}' tokenize smollm2 --json --file <(printf 'a b')"], capture_output=True, env=ENV)
+    check(piped.returncode == 0 and len(json.loads(piped.stdout)["ids"]) == 2, "process substitution is a file, too")
+    check(json.loads(run("tokenize", "smollm2", "--json", stdin=bytes(range(256))).stdout)["ids"] != [], "binary input is tokenized")
+    pieces = run("generate", "smollm2", "--prompt", "Write an emoji.", "--json", "--logprobs", 300, "--max-tokens", 4, "--temperature", 0)
+    check(pieces.returncode == 0 and len(json.loads(pieces.stdout)["logprobs"][0]["top"]) == 300, "pieces that are no characters do not break JSON")
+
+    # Output that cannot be written, or that nobody reads.
+    if os.path.exists("/dev/full"):
+        messages, ids = at("m.json", '[{"role": "user", "content": "hi"}]'), at("i.json", "[300, 301]")
+        for args in (["version"], ["--help"], ["man"], ["completions", "bash"], ["generate", "smollm2", "--prompt", "hi", "--max-tokens", "4"],
+                     ["generate", "smollm2", "--prompt", "hi", "--max-tokens", "4", "--json"], ["tokenize", "smollm2", "--text", "hi"], ["detokenize", "smollm2", "--ids", ids],
+                     ["render", "smollm2", "--messages", messages], ["fit", "smollm2", "--json"], ["inspect", "smollm2"], ["synth", "--list"], ["doctor", "--quick"],
+                     ["chat", "smollm2", "--context", "256", "--max-tokens", "4"], ["generate", "smollm2", "--max-tokens", "4", "--jsonl", at("one.jsonl", '{"prompt": "hi"}')]):
+            with open("/dev/full", "wb") as full:
+                result = subprocess.run([KVASIR, *args], stdout=full, stderr=subprocess.PIPE, input=b"Hi\nHi\n" if args[0] == "chat" else b"", env=ENV)
+            check(result.returncode == 1 and b"cannot be written" in result.stderr, f"a full disk is an error of {' '.join(args[:2])} -> {result.returncode} {result.stderr[:200]}")
+        expect_exit(1, "eval", "logits", "smollm2", "--tokens", ids, "--out", "/dev/full", contains="cannot be written")
+        expect_exit(1, "generate", "smollm2", "--max-tokens", "4", "--jsonl", at("one.jsonl"), "--output", "/dev/full", contains="cannot be written")
+    for command in (f"'{KVASIR}' generate smollm2 --prompt 'Tell a story.' --max-tokens 300 | head -c 5", f"'{KVASIR}' man | true", f"'{KVASIR}' inspect smollm2 --tensors | head -1",
+                    f"'{KVASIR}' generate smollm2 --max-tokens 30 --jsonl {at('two.jsonl', json.dumps({'prompt': 'hi'}) + chr(10) + json.dumps({'prompt': 'ho'}))} | true"):
+        result = subprocess.run(["bash", "-c", command + "; exit ${PIPESTATUS[0]}"], capture_output=True, env=ENV, timeout=120)
+        check(result.returncode in (0, 141) and b"terminate" not in result.stderr and b"internal" not in result.stderr, f"a closed pipe ends it quietly ({result.returncode}) {result.stderr[:200]}")
+    closed = subprocess.run(["bash", "-c", f"'{KVASIR}' version >&-"], capture_output=True, env=ENV)
+    check(closed.returncode == 1 and b"cannot be written" in closed.stderr, "a closed standard output is an error")
+    closed = subprocess.run(["bash", "-c", f"'{KVASIR}' eval logits smollm2 --tokens {at('i.json', '[1, 2]')} --out {at('c.npy')} --json <&- >&-"], capture_output=True, env=ENV)
+    check(closed.returncode == 1 and len(read_npy(at("c.npy"))) == 2, "files never land on a closed standard descriptor")
+
+
+sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "input": bad_input}
+for name in sys.argv[3:] or sections:
+    with tempfile.TemporaryDirectory() as scratch:
+        sections[name](Folder(scratch))
+if failures:
+    print(f"{len(failures)} failed")
+    sys.exit(1)
