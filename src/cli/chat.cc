@@ -60,14 +60,14 @@ class AnswerPrinter {
     if (piece.reasoning != reasoning_ || fresh_) {
       const size_t begin = text.find_first_not_of('\n');
       if (begin == std::string_view::npos) return;
-      if (fresh_ || piece.reasoning || reasoning_) text.remove_prefix(begin);
+      text.remove_prefix(begin);
       enter(piece.reasoning);
     }
     std::string shown(text);
     // Escape sequences of a model are not ours to run.
     if (terminal_)
       for (char& c : shown)
-        if (c == '\033' || c == '\b' || c == '\r') c = '?';
+        if (c == '\033' || c == '\b') c = '?';
     std::fwrite(shown.data(), 1, shown.size(), stdout);
     std::fflush(stdout);
   }

@@ -184,8 +184,11 @@ void zsh_function(const CommandDescription& command, const std::string& models, 
     }
     const std::string tail =
         "[" + zsh_text(option.help) + "]" + (option.value.empty() ? "" : ":" + zsh_action(option, models));
-    for (const std::string& flag : option.names)
-      text += " \\\n    " + single_quoted((option.repeatable ? "*" : "") + flag + tail);
+    for (const std::string& flag : option.names) {
+      // With a value, a long flag takes it after '=' as well as from the next word.
+      const bool equals = !option.value.empty() && flag.starts_with("--");
+      text += " \\\n    " + single_quoted((option.repeatable ? "*" : "") + flag + (equals ? "=" : "") + tail);
+    }
   });
   if (command.commands.empty()) {
     text += "\n}\n\n";

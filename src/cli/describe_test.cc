@@ -89,7 +89,7 @@ TEST_F(Describe, CompletionsKnowTheValues) {
   EXPECT_THAT(bash, HasSubstr("'work/-m'|'work/--mode') mapfile -t COMPREPLY < <(compgen -W 'fast slow'"));
   const std::string zsh = completion_script(root, "zsh", {"small"});
   EXPECT_TRUE(zsh.starts_with("#compdef "));
-  EXPECT_THAT(zsh, HasSubstr("--mode[How it'\\''s done]:fast|slow:(fast slow)"));
+  EXPECT_THAT(zsh, HasSubstr("--mode=[How it'\\''s done]:fast|slow:(fast slow)"));
   EXPECT_THAT(zsh, HasSubstr("'work:Work [hard]: now'"));
   const std::string fish = completion_script(root, "fish", {"small"});
   EXPECT_THAT(fish, HasSubstr("-s m -l mode -d 'How it'\\''s done' -r -f -a 'fast slow'"));

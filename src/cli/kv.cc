@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/conversation_store.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "kv/store.h"
 
 namespace kvasir::cli {
@@ -57,6 +58,14 @@ int list(const KvFlags& flags, bool verify) {
   return sound || !verify ? kExitDone : kExitFailure;
 }
 
+// What was done, and to which entry.
+void say(const KvFlags& flags, const char* done, const std::string& entry) {
+  if (flags.json)
+    print_json({{done, entry}});
+  else
+    std::printf("%s %s\n", done, printable(entry).c_str());
+}
+
 }  // namespace
 
 void add_kv(CLI::App& app, Invocation& invocation) {
@@ -99,7 +108,7 @@ void add_kv(CLI::App& app, Invocation& invocation) {
       [flags, folder] {
         const std::filesystem::path path = kv::find_entry(folder(), flags->which);
         std::filesystem::remove(path);
-        std::printf("removed %s\n", path.filename().c_str());
+        say(*flags, "removed", path.filename().string());
         return kExitDone;
       })
       ->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
@@ -107,6 +116,7 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   CLI::App* export_command =
       sub("export", "Write one entry to a file that is independent of page sizes", [flags, folder] {
         kv::export_entry(kv::find_entry(folder(), flags->which), flags->file);
+        if (flags->json) print_json({{"exported", flags->file}});
         return kExitDone;
       });
   export_command->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
@@ -114,7 +124,7 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   export_command->add_option("FILE", flags->file, "The file to write")->required()->type_name(kFileValue);
   sub("import", "Add a file to the store",
       [flags, folder] {
-        std::printf("%s\n", kv::import_entry(flags->file, folder()).c_str());
+        say(*flags, "imported", kv::import_entry(flags->file, folder()));
         return kExitDone;
       })
       ->add_option("FILE", flags->file, "A .kvk file")

@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "base/error.h"
+#include "cli/npy_reader.h"
 
 namespace kvasir::cli {
 namespace {
@@ -69,6 +71,63 @@ TEST(Npy, ADeviceTakesTheStreamItself) {
       },
       Error);
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+class NpyReading : public testing::Test {
+ protected:
+  NpyReading() : path_(fs::temp_directory_path() / ("kvasir-npy-read-" + std::to_string(::getpid()))) {
+    NpyWriter writer(path_, 2, 3);
+    writer.write(std::vector<float>{1, 2, 3, 4, 5, -6});
+    writer.finish();
+    std::ifstream file(path_, std::ios::binary);
+    bytes_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  ~NpyReading() override { fs::remove(path_); }
+  // The error that a changed file gives; nothing when it is read.
+  std::optional<ErrorCode> read(const std::string& bytes) const {
+    std::ofstream(path_, std::ios::binary) << bytes;
+    try {
+      const NpyReader reader(path_);
+      for (int64_t i = 0; i < reader.rows(); ++i) EXPECT_EQ(reader.row(i).size(), reader.columns());
+      return std::nullopt;
+    } catch (const Error& error) {
+      return error.code();
+    }
+  }
+  std::string with(const std::string& from, const std::string& to) const {
+    std::string bytes = bytes_;
+    const size_t at = bytes.find(from);
+    bytes.replace(at, from.size(), to);
+    return bytes;
+  }
+  fs::path path_;
+  std::string bytes_;
+};
+
+TEST_F(NpyReading, WhatWasWrittenComesBack) {
+  const NpyReader reader(path_);
+  EXPECT_EQ(reader.rows(), 2);
+  EXPECT_EQ(reader.columns(), 3);
+  EXPECT_EQ(std::vector<float>(reader.row(1).begin(), reader.row(1).end()), (std::vector<float>{4, 5, -6}));
+}
+
+TEST_F(NpyReading, OtherFilesAreRefused) {
+  EXPECT_EQ(read(bytes_), std::nullopt);
+  for (size_t length = 0; length < bytes_.size(); length += 5)
+    EXPECT_EQ(read(bytes_.substr(0, length)), ErrorCode::corrupt_file) << length;
+  EXPECT_EQ(read(with("<f4", "<f8")), ErrorCode::unsupported);
+  EXPECT_EQ(read(with("<f4", ">f4")), ErrorCode::unsupported);
+  EXPECT_EQ(read(with("False", "True ")), ErrorCode::unsupported);
+  EXPECT_EQ(read(with("(2, 3)", "(6,)  ")), ErrorCode::unsupported);
+  EXPECT_EQ(read(with("(2, 3)", "(2,-3)")), ErrorCode::unsupported);
+  EXPECT_EQ(read(with("(2, 3)", "(9, 9)")), ErrorCode::corrupt_file);
+  // Products that overflow, and no columns to divide by.
+  EXPECT_EQ(read(with("(2, 3), }" + std::string(15, ' '), "(4611686018427387904, 4)")),
+            ErrorCode::corrupt_file);
+  EXPECT_EQ(read(with("(2, 3)", "(2, 0)")), ErrorCode::corrupt_file);
+  std::string version = bytes_;
+  version[6] = 9;
+  EXPECT_EQ(read(version), ErrorCode::unsupported);
 }
 
 }  // namespace

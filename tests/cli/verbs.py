@@ -273,6 +273,10 @@ def conversations(at):
     check(len(twice) == 3 and twice[0]["text"] == twice[1]["text"] == twice[2]["text"] and twice[1]["reused_tokens"] >= twice[0]["prompt_tokens"] - 1,
           "/retry answers again from the same prompt, /undo forgets it")
     remarks = run(*base, "--prompt-cache-dir", at("store"), stdin=b"Hi!\n/save x\n/set\n/help\n/nonsense\n/load x\n/system\n")
+    exported = run("kv", "export", "x", at("x.kvk"), "--prompt-cache-dir", at("store"), "--json")
+    removed = run("kv", "rm", "x", "--prompt-cache-dir", at("store"), "--json")
+    imported = run("kv", "import", at("x.kvk"), "--prompt-cache-dir", at("store"), "--json")
+    check([list(json.loads(r.stdout)) for r in (exported, removed, imported)] == [["exported"], ["removed"], ["imported"]], "kv export, rm and import --json")
     check(len(lines_of(remarks.stdout)) == 1 and b"saved as x" in remarks.stderr and b"unknown command /nonsense" in remarks.stderr, "with --json, remarks go to stderr")
     system = [json.loads(run(*base, *extra, stdin=b"Who are you?\n").stdout)["text"]
               for extra in (["--system", "You are a pirate."], ["--system-file", at("system.txt", "You are a pirate.\n")], [])]
@@ -298,27 +302,29 @@ def conversations(at):
         import pty
     except ImportError:
         return
-    for variable, escapes in ((None, True), ("1", False)):
-        parent, child = pty.openpty()
-        environment = dict(ENV, TERM="xterm", HOME=at.path)
-        if variable:
-            environment["NO_COLOR"] = variable
-        process = subprocess.Popen([KVASIR, "chat", "smollm2", "--context", "512", "--max-tokens", "4", "--no-history"], stdin=child, stdout=child, stderr=child, env=environment,
-                                   start_new_session=True)
-        os.close(child)
-        os.write(parent, b"Hi\n/quit\n")
-        seen = b""
-        while True:
+    def session(arguments, steps, **environment):
+        """Runs a chat on a terminal; each step waits for some output and types an answer."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(KVASIR, [KVASIR, "chat", "smollm2", "--context", "512", "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
+        seen, deadline = b"", time.time() + 120
+        while time.time() < deadline:
+            if steps and steps[0][0] in seen:
+                os.write(terminal, steps.pop(0)[1])
             try:
-                data = os.read(parent, 65536)
+                data = os.read(terminal, 65536)
             except OSError:
                 break
             if not data:
                 break
             seen += data
-        process.wait(timeout=120)
-        os.close(parent)
-        check(process.returncode == 0 and (b"\033[2m" in seen) == escapes, f"on a terminal the speed line is {'dimmed' if escapes else 'plain with NO_COLOR'}")
+        os.close(terminal)
+        return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for environment, escapes in (({}, True), ({"NO_COLOR": "1"}, False)):
+        seen, status = session(["--max-tokens", "4"], [(b"leaves", b"Hi\n"), (b"tokens at", b"/quit\n")], **environment)
+        check(status == 0 and (b"\033[2m" in seen) == escapes, f"on a terminal the speed line is {'dimmed' if escapes else 'plain with NO_COLOR'}")
+    seen, status = session(["--temperature", "0"], [(b"leaves", b"Write a very long story about a whale.\n"), (b"the", b"\x03"), (b"stopped;", b"/quit\n")])
+    check(status == 0 and b"[stopped;" in seen.replace(b"\033[2m", b""), "Ctrl-C stops an answer and not the program")
 
 
 def bad_input(at):
