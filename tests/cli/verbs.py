@@ -258,7 +258,7 @@ def descriptions(at):
         if shutil.which(shell):
             check(subprocess.run([shell, *args, path], capture_output=True).returncode == 0, f"{shell} reads its completion")
     check(read(zsh).startswith(b"#compdef kvasir\n") and b"_kvasir_eval_kl()" in read(zsh) and b":(auto f32 bf16 int8" in read(zsh), "the zsh completion has verbs and values")
-    check(b"-a kl -d" in read(fish) and b"-l activations" in read(fish) and b"'auto f32 bf16 int8 in read(fish), "the fish completion has verbs and values")
+    check(b"-a kl -d" in read(fish) and b"-l activations" in read(fish) and b"'auto f32 bf16 int8" in read(fish), "the fish completion has verbs and values")
     expect_exit(2, "completions", "tcsh", contains="bash|zsh|fish")
 
 
