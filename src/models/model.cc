@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/checkpoint.h"
+#include "formats/json.h"
 #include "kv/cache_shape.h"
 #include "models/config.h"
 #include "models/dense_graph.h"
@@ -20,10 +21,11 @@ using formats::Checkpoint;
 struct Opened {
   Checkpoint checkpoint;
   ModelConfig config;
-  Profile profile;
+  CanonicalRecord record;
+  Resolved resolved;
 };
 
-Opened open_model(const std::filesystem::path& path) {
+Opened open_model(const std::filesystem::path& path, const LoadOptions& options) {
   Checkpoint checkpoint = Checkpoint::open(path);
   ModelConfig config;
   if (checkpoint.gguf() != nullptr)
@@ -31,15 +33,26 @@ Opened open_model(const std::filesystem::path& path) {
   else
     config =
         parse_config(checkpoint.config(), checkpoint.generation_config(), (path / "config.json").string());
-  Profile profile = resolve_profile(config);
-  select_implementation(profile);
+  CanonicalRecord record;
+  if (config.gguf) {
+    record = record_of(config);
+  } else {
+    nlohmann::json kv_config;
+    if (checkpoint.files().kv_config) kv_config = formats::read_json_file(*checkpoint.files().kv_config);
+    record =
+        record_of(checkpoint.config(), kv_config, checkpoint.quantization(), (path / "config.json").string());
+  }
+  Resolved resolved = resolve_profile(
+      config, record, {.profiles = options.profiles, .artifact = artifact_identity(checkpoint.path())});
+  assert_resolved(config, record, resolved);
+  Registry::built_in().select(resolved);
   checkpoint.read_headers();
   if (config.gguf) {
     // Rows of the table past the vocabulary are cut, or the vocabulary is what the table has.
     const formats::TensorEntry& embed = checkpoint.tensor(config.names.embed + ".weight");
     if (embed.rows() < config.vocab) config.vocab = embed.rows();
   }
-  return {std::move(checkpoint), std::move(config), std::move(profile)};
+  return {std::move(checkpoint), std::move(config), std::move(record), std::move(resolved)};
 }
 
 void check_options(const LoadOptions& options) {
@@ -197,8 +210,13 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
 
   ModelInfo& info = planned.info;
   info.model_type = config.model_type;
-  info.implementation = opened.profile.implementation;
-  info.profile = opened.profile.id;
+  info.implementation = opened.resolved.profile.execution.graph;
+  if (const std::string& id = opened.resolved.profile.execution.implementation; !id.empty())
+    info.implementation = id;
+  info.profile = opened.resolved.profile.id;
+  info.artifact = opened.resolved.artifact;
+  info.config_fingerprint = opened.resolved.config_fingerprint;
+  info.specialization_fingerprint = specialization_fingerprint(opened.record);
   info.format = std::string(formats::name(opened.checkpoint.kind()));
   info.weight_formats = weights.formats_text();
   info.activations = mode;
@@ -315,14 +333,14 @@ std::optional<Activations> activations_from_name(std::string_view text) {
 }
 
 MemoryPlan Model::plan(const std::filesystem::path& path, const LoadOptions& options, ModelInfo* info) {
-  Opened opened = open_model(path);
+  Opened opened = open_model(path, options);
   Planned planned = plan_model(opened, options, path);
   if (info != nullptr) *info = planned.info;
   return planned.memory;
 }
 
 std::unique_ptr<Model> Model::load(const std::filesystem::path& path, const LoadOptions& options) {
-  Opened opened = open_model(path);
+  Opened opened = open_model(path, options);
   Planned planned = plan_model(opened, options, path);
   return std::make_unique<PackedModel>(opened, planned, options);
 }

@@ -29,6 +29,7 @@
 #include "kv/scheme.h"
 #include "models/numerics_key.h"
 #include "models/packed_source.h"
+#include "models/profiles.h"
 #include "program/executor.h"
 #include "program/program.h"
 #include "program/step_state.h"
@@ -68,6 +69,7 @@ struct LoadOptions {
   std::function<void(const std::string&)> note;
   bool layers_apart = false;  // a KV layer group of its own for every layer: to measure codecs layer by layer
   MemoryLedger* ledger = nullptr;  // not owned, must outlive the model
+  std::vector<Profile> profiles;   // exact ones, beside the built-in families
   // Called while weights are packed, with bytes done and in all; returning false cancels (Error{cancelled}).
   std::function<bool(size_t done, size_t total)> progress;
 };
@@ -104,6 +106,9 @@ struct ModelInfo {
   std::string model_type;      // of the configuration, after remapping: "llama", "qwen3", "gemma3_text"
   std::string implementation;  // registry id that built it: "universal-dense", "qwen3", ...
   std::string profile;
+  std::optional<std::string> artifact;         // "hf:<org>/<repo>@<revision>", where the path proves one
+  std::string config_fingerprint;              // model-selection.md 3.2
+  std::string specialization_fingerprint;      // 3.3
   std::string format;                          // "gguf", "safetensors", "mlx"
   std::string weight_formats;                  // "Q4_1 x 210, Q8_0 x 1, F32 x 61"
   Activations activations = Activations::f32;  // as asked for; `automatic` is resolved per weight
