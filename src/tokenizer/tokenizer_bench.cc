@@ -39,13 +39,24 @@ std::string text_of(const std::string& name) {
   return text;
 }
 
+// A GGUF model, or a tokenizer.json (`make models` puts those of real models into models/tokenizers).
 std::string model_path(const std::string& name) {
-  return std::string(KVASIR_MODELS_DIR) + "/" + name + ".gguf";
+  const std::string path = std::string(KVASIR_MODELS_DIR) + "/" + name;
+  return std::filesystem::exists(path + ".json") ? path + ".json" : path + ".gguf";
+}
+
+Tokenizer open(const std::string& name) {
+  const std::string path = model_path(name);
+  if (path.ends_with(".gguf")) return tokenizer_from_gguf(formats::GgufFile::open(path));
+  const std::string text = read_file(path, size_t{1} << 28);
+  TokenizerFiles files;
+  files.tokenizer_json = text;
+  return Tokenizer::from_files(files);
 }
 
 void encode(benchmark::State& state, const std::string& model, const std::string& text_name) {
   if (!std::filesystem::exists(model_path(model))) return state.SkipWithError("the model is not here");
-  const Tokenizer t = tokenizer_from_gguf(formats::GgufFile::open(model_path(model)));
+  const Tokenizer t = open(model);
   const std::string text = text_of(text_name);
   size_t ids = 0;
   for (auto _ : state) {
@@ -58,7 +69,7 @@ void encode(benchmark::State& state, const std::string& model, const std::string
 
 void decode(benchmark::State& state, const std::string& model) {
   if (!std::filesystem::exists(model_path(model))) return state.SkipWithError("the model is not here");
-  const Tokenizer t = tokenizer_from_gguf(formats::GgufFile::open(model_path(model)));
+  const Tokenizer t = open(model);
   const std::string text = text_of("prose");
   const std::vector<int32_t> ids = t.encode(text, {.add_special = false});
   for (auto _ : state) {
@@ -72,12 +83,18 @@ void decode(benchmark::State& state, const std::string& model) {
 
 void load(benchmark::State& state, const std::string& model) {
   if (!std::filesystem::exists(model_path(model))) return state.SkipWithError("the model is not here");
-  const formats::GgufFile file = formats::GgufFile::open(model_path(model));
-  for (auto _ : state) benchmark::DoNotOptimize(tokenizer_from_gguf(file).vocab_size());
+  if (model_path(model).ends_with(".gguf")) {
+    const formats::GgufFile file = formats::GgufFile::open(model_path(model));
+    for (auto _ : state) benchmark::DoNotOptimize(tokenizer_from_gguf(file).vocab_size());
+    return;
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(open(model).vocab_size());
 }
 
 const bool kRegistered = [] {
-  for (const char* model : {"SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M"}) {
+  for (const char* model :
+       {"SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M", "tokenizers/deepseek_v3", "tokenizers/qwen2",
+        "tokenizers/qwen35", "tokenizers/tekken", "tokenizers/mistral_v3"}) {
     const std::string name = model;
     for (const char* text : {"prose", "mixed", "one_word"}) {
       const std::string text_name = text;

@@ -12,6 +12,8 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from tokenizers import Tokenizer
+
 import publisher_tokenizer as publisher
 import tokenizer_strings as strings
 
@@ -38,8 +40,15 @@ def main(bench, models, data):
             print("%-50s %8.1f ms" % (name, entry["real_time"]))
         if name.startswith("stream/"):
             print("%-50s %8.1f MB/s" % (name, entry["bytes_per_second"] / 1e6))
-    for model in ("SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M"):
-        encode, _ = publisher.encoder(models / f"{model}.gguf")
+    real = [f"tokenizers/{name}" for name in ("deepseek_v3", "qwen2", "qwen35", "tekken")]
+    for model in ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M"] + real:
+        if model in real:
+            if not (models / f"{model}.json").exists():
+                continue
+            tokenizer = Tokenizer.from_file(str(models / f"{model}.json"))
+            encode = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+        else:
+            encode, _ = publisher.encoder(models / f"{model}.gguf")
         for kind, text in texts(data).items():
             best = 1e9
             for _ in range(2 if kind != "one_word" else 1):
