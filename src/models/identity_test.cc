@@ -90,6 +90,18 @@ TEST(Identity, PublishedFingerprints) {
   EXPECT_EQ(config_fingerprint_text(record(e4b, kv_list(bits))).size(), 2095u);
   EXPECT_EQ(config_fingerprint(record(e4b, kv_list(bits))), "418e9adc386ea67c");
 
+  const json a4b = {
+      {"model_type", "gemma4"},   {"layer_types", every(30, 6, "sliding_attention", "full_attention")},
+      {"hidden_size", 2816},      {"head_dim", 256},
+      {"global_head_dim", 512},   {"num_attention_heads", 16},
+      {"num_key_value_heads", 8}, {"num_global_key_value_heads", 2},
+      {"attention_k_eq_v", true}, {"enable_moe_block", true},
+      {"num_experts", 128},       {"top_k_experts", 8},
+      {"sliding_window", 1024},   {"final_logit_softcapping", 30}};
+  bits = {8, 4, 4, 8, 8, 8, 4, 4, 8, 8, 4, 8, 8};
+  bits.resize(30, 4);
+  EXPECT_EQ(config_fingerprint(record(a4b, kv_list(bits))), "c9dd67ed5a525231");
+
   const json minicpm = {{"model_type", "llama"}, {"num_hidden_layers", 24},   {"hidden_size", 1536},
                         {"head_dim", 128},       {"num_attention_heads", 16}, {"num_key_value_heads", 2}};
   EXPECT_EQ(config_fingerprint_text(record(minicpm)).size(), 735u);
