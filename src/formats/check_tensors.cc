@@ -94,7 +94,8 @@ void check_finite(const WeightSource& source) {
       if (!mlx_scale_is_valid(source, source.scales, g) ||
           (source.biases != nullptr && !mlx_scale_is_valid(source, source.biases, g)))
         invalid_scale(source, g);
-    if (source.format != StorageFormat::mlx_mxfp8 && source.format != StorageFormat::f8_scaled) return;  // only E4M3 codes can be NaN
+    if (source.format != StorageFormat::mlx_mxfp8 && source.format != StorageFormat::f8_scaled)
+      return;  // only E4M3 codes can be NaN
   } else if (format.block_elements > 1) {
     return check_blocks(source, format);
   }

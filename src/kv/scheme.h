@@ -13,7 +13,8 @@
 //        for keys | config[:FILE]                            per layer, from FILE or the model folder's
 //        kv_config.json | auto:BYTES                               per layer, at most BYTES per token in all,
 //        by the table that
-//                                                   `kvasir eval kv-sensitivity` measured; also auto:BYTES:FILE
+//                                                   `kvasir eval kv-sensitivity` measured; also
+//                                                   auto:BYTES:FILE
 #pragma once
 
 #include <filesystem>
@@ -36,13 +37,12 @@ struct SchemeLayer {
 };
 
 struct SchemeRequest {
-  std::string spec;                   // --kv; empty: plain in the default dtype
-  std::vector<std::string> layers;    // --kv-layer A[-B]=SPEC, each
-  std::optional<int64_t> start;       // --kv-start
-  std::optional<std::string> plain;   // --kv-plain: T of encoded layers
-  Dtype default_plain = Dtype::bf16;  // of this build and activation mode (ruling 15)
-  std::filesystem::path
-      model_folder;  // where kv_config.json is looked for; empty: none
+  std::string spec;                    // --kv; empty: plain in the default dtype
+  std::vector<std::string> layers;     // --kv-layer A[-B]=SPEC, each
+  std::optional<int64_t> start;        // --kv-start
+  std::optional<std::string> plain;    // --kv-plain: T of encoded layers
+  Dtype default_plain = Dtype::bf16;   // of this build and activation mode (ruling 15)
+  std::filesystem::path model_folder;  // where kv_config.json is looked for; empty: none
   bool empty() const { return spec.empty() && layers.empty() && !start && !plain; }
 };
 

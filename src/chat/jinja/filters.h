@@ -39,9 +39,7 @@ class Parameters {
 
   bool has(size_t index) const { return !values_[index].is_missing(); }
   const Value& operator[](size_t index) const { return values_[index]; }
-  Value get(size_t index, const Value& otherwise) const {
-    return has(index) ? values_[index] : otherwise;
-  }
+  Value get(size_t index, const Value& otherwise) const { return has(index) ? values_[index] : otherwise; }
   bool flag(size_t index, bool otherwise) const;
 
  private:
