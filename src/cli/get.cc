@@ -56,13 +56,13 @@ void add_get(CLI::App& app, Invocation& invocation) {
   command->footer(
       "Examples:\n"
       "  kvasir get smollm2                               a starter model\n"
-      "  kvasir get Qwen/Qwen3-0.6B                       safetensors, configuration, tokenizer; nothing "
-      "else\n"
-      "  kvasir get unsloth/Qwen3-4B-GGUF                 of its quantizations, the best that fits\n"
+      "  kvasir get Qwen/Qwen3-0.6B                       weights, configuration, tokenizer\n"
+      "  kvasir get unsloth/Qwen3-4B-GGUF                 the best quantization that fits\n"
       "  kvasir get unsloth/Qwen3-4B-GGUF:Q4_K_M          this one\n"
       "  kvasir get org/name/model-Q8_0.gguf@v1.0         one file, at a tag\n"
-      "Stopped or cut off, the same command goes on where it was. Files go to the Hugging Face cache\n"
-      "(HF_HUB_CACHE, HF_HOME), starter models to $KVASIR_MODELS. Token: HF_TOKEN; mirror: HF_ENDPOINT.");
+      "Stopped or cut off, the same command goes on where it was. Files go to the Hugging Face\n"
+      "cache (HF_HUB_CACHE, HF_HOME), starter models to $KVASIR_MODELS. Token: HF_TOKEN;\n"
+      "mirror: HF_ENDPOINT.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return get(*flags); }; });
 }
 

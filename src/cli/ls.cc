@@ -152,8 +152,8 @@ void add_ls(CLI::App& app, Invocation& invocation) {
       "Examples:\n"
       "  kvasir ls\n"
       "  kvasir ls qwen --json\n"
-      "Folders: $KVASIR_MODELS; HF_HUB_CACHE; ~/.lmstudio/models; $OLLAMA_MODELS. Names serve as MODEL "
-      "everywhere.");
+      "Folders: $KVASIR_MODELS; HF_HUB_CACHE; ~/.lmstudio/models; $OLLAMA_MODELS.\n"
+      "Names serve as MODEL everywhere.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return ls(*flags); }; });
 }
 

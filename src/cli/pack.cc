@@ -67,8 +67,8 @@ void add_pack(CLI::App& app, Invocation& invocation) {
   command->add_flag("--json", flags->json, "Machine-readable output");
   command->footer(
       "Example: kvasir pack model.gguf && kvasir chat model.gguf\n"
-      "The file is as large as the packed weights. A model that changes needs a new one: runs say so and "
-      "pack in "
+      "The file is as large as the packed weights. A model that changes needs a\n"
+      "new one: runs say so and pack in "
       "memory.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return pack(*flags); }; });
 }

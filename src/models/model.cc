@@ -347,7 +347,7 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& path, const Load
 
 size_t Model::write_pack(const std::filesystem::path& path, const LoadOptions& options,
                          const std::filesystem::path& out) {
-  Opened opened = open_model(path);
+  Opened opened = open_model(path, options);
   LoadOptions plain = options;
   plain.pack = {};
   const Planned planned = plan_model(opened, plain, path);

@@ -35,9 +35,9 @@ CanonicalRecord record(const json& config, const json& kv_config = nullptr) {
   return record_of(config, kv_config, formats::QuantizationConfig::from_config(config, "c"), "c");
 }
 
-class Profiles : public testing::Test {
+class ExactProfiles : public testing::Test {
  protected:
-  Profiles()
+  ExactProfiles()
       : json_(synth_config("qwen3", "tiny")),
         config_(parse_config(json_, nullptr, "c")),
         record_(record(json_)) {
@@ -68,7 +68,7 @@ class Profiles : public testing::Test {
   Profile exact_;
 };
 
-TEST_F(Profiles, ExactOnesAreChosenByTheArtifactAlone) {
+TEST_F(ExactProfiles, ExactOnesAreChosenByTheArtifactAlone) {
   ResolveOptions options;
   options.profiles = {exact_};
   options.artifact = exact_.artifact;
@@ -87,7 +87,7 @@ TEST_F(Profiles, ExactOnesAreChosenByTheArtifactAlone) {
   }
 }
 
-TEST_F(Profiles, WhatCannotBeHonouredIsRefused) {
+TEST_F(ExactProfiles, WhatCannotBeHonouredIsRefused) {
   const std::string kept = "refusing to fall back";
   EXPECT_EQ(refusal({exact_}), "no error");
   EXPECT_THAT(refusal({with([](Profile& p) { p.id = " \t"; })}), HasSubstr("id must not be empty"));
@@ -123,7 +123,7 @@ TEST_F(Profiles, WhatCannotBeHonouredIsRefused) {
               AllOf(HasSubstr("loader is gguf"), HasSubstr(kept)));
 }
 
-TEST_F(Profiles, AResultIsOfOneConfiguration) {
+TEST_F(ExactProfiles, AResultIsOfOneConfiguration) {
   const Resolved resolved = resolve_profile(config_, record_);
   EXPECT_NO_THROW(assert_resolved(config_, record_, resolved));
   const json other = synth_config("qwen3", "tiny", {{"num_attention_heads", 8}, {"head_dim", 64}});
@@ -134,7 +134,7 @@ TEST_F(Profiles, AResultIsOfOneConfiguration) {
   EXPECT_THROW(assert_resolved(config_, record_, forged), Error);
 }
 
-TEST_F(Profiles, RegistrySelectsOrRefuses) {
+TEST_F(ExactProfiles, RegistrySelectsOrRefuses) {
   const Registry& registry = Registry::built_in();
   Resolved resolved = resolve_profile(config_, record_);
   EXPECT_EQ(registry.select(resolved).id, "qwen3");

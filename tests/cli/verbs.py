@@ -214,7 +214,7 @@ def kl(at):
     expect_exit(4, "eval", "kl", at("one"), "--against", at("two"), "--tokens", tokens, "--memory", "40M", contains="together")
 
 
-VERBS = ["", "chat", "generate", "get", "fit", "inspect", "bench", "eval", "eval logits", "eval ppl", "eval kl", "tokenize", "detokenize", "render",
+VERBS = ["", "chat", "generate", "get", "fit", "inspect", "bench", "eval", "eval logits", "eval ppl", "eval kl", "eval kv-sensitivity", "ls", "rm", "pack", "tokenize", "detokenize", "render",
          "kv", "kv ls", "synth", "doctor", "completions", "man", "version"]
 
 
@@ -245,7 +245,7 @@ def descriptions(at):
             result = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, cwd=folder)
             return result.stdout.decode().split("\n")[:-1] + ([result.stderr.decode()] if result.stderr else [])
         check("generate" in complete("kvasir gen") and "chat" not in complete("kvasir gen"), "bash completes verbs")
-        check(complete("kvasir eval k") == ["kl"], "bash completes verbs of verbs")
+        check(sorted(complete("kvasir eval k")) == ["kl", "kv-sensitivity"], "bash completes verbs of verbs")
         check(complete("kvasir generate --json") == ["--json", "--jsonl"] or complete("kvasir generate --json") == ["--jsonl", "--json"], "bash completes flags")
         check("--temperature" in complete("kvasir gen smollm2 --temp"), "bash completes flags of an alias, and those of groups")
         check(complete("kvasir chat --activations b") == ["bf16"], "bash completes values")
