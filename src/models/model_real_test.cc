@@ -18,7 +18,7 @@ struct Golden {
   std::filesystem::path model;
 };
 
-std::optional<Golden> read_golden(const std::string& name) {
+Golden read_golden(const std::string& name) {
   const std::filesystem::path data = std::filesystem::path(KVASIR_TEST_DATA) / "real";
   Golden golden;
   golden.values = nlohmann::json::parse(std::ifstream(data / (name + ".golden.json")));
@@ -27,7 +27,6 @@ std::optional<Golden> read_golden(const std::string& name) {
   // Half of the golden's tokens: twice the longest window, and a quarter of the time.
   golden.tokens.resize(golden.values["tokens"].get<size_t>() / 2);
   golden.model = std::filesystem::path(KVASIR_MODELS_DIR) / golden.values["model"].get<std::string>();
-  if (!std::filesystem::exists(golden.model)) return std::nullopt;
   return golden;
 }
 
@@ -86,23 +85,23 @@ Differences compare(const Golden& golden, Activations mode, int threads) {
 // Tolerances: the goldens are rounded to 1e-5; f32 logits may differ by 2e-4 of the largest logit, a
 // log-probability by twice that.
 void expect_parity(const std::string& name) {
-  const auto golden = read_golden(name);
-  if (!golden) GTEST_SKIP() << "the model file is not in models/";
-  const double scale = golden->values["max_abs_logit"].get<double>();
-  const Differences f32 = compare(*golden, Activations::f32, 2);
+  const Golden golden = read_golden(name);
+  ASSERT_TRUE(std::filesystem::exists(golden.model)) << golden.model << ": `make models` fetches it";
+  const double scale = golden.values["max_abs_logit"].get<double>();
+  const Differences f32 = compare(golden, Activations::f32, 2);
   EXPECT_LE(f32.log_prob, 4e-4 * scale + 1e-5);
   EXPECT_LE(f32.kl, 1e-4);
   EXPECT_GE(f32.top1, 0.98);
-  const Differences bf16 = compare(*golden, Activations::bf16, 2);
+  const Differences bf16 = compare(golden, Activations::bf16, 2);
   EXPECT_LE(bf16.kl, 1e-3);
   EXPECT_GE(bf16.top1, 0.98);
   // Sixteen bits are eight more than bf16 has, so no further from f32 than it.
-  const Differences int16 = compare(*golden, Activations::int16, 2);
+  const Differences int16 = compare(golden, Activations::int16, 2);
   EXPECT_LE(int16.log_prob, bf16.log_prob);
   EXPECT_LE(int16.kl, 1e-3);
   EXPECT_GE(int16.top1, 0.98);
   // llama.cpp's mean KL on all of the text is 3.45e-3 for SmolLM2 and 8.56e-3 for Gemma 3 (docs/accuracy.md).
-  const Differences int8 = compare(*golden, Activations::int8, 2);
+  const Differences int8 = compare(golden, Activations::int8, 2);
   EXPECT_LE(int8.kl, 3.45e-3);
   EXPECT_GE(int8.top1, 0.96);
 }

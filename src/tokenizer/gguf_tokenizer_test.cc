@@ -180,7 +180,7 @@ class RealModel : public testing::TestWithParam<const char*> {
   void SetUp() override {
     golden_ = nlohmann::json::parse(read_file(kData + GetParam() + "_gguf.golden.json", 1 << 22));
     path_ = std::string(KVASIR_MODELS_DIR) + "/" + golden_.at("model").get<std::string>();
-    if (!std::filesystem::exists(path_)) GTEST_SKIP() << path_ << " is not here";
+    ASSERT_TRUE(std::filesystem::exists(path_)) << path_ << ": `make models` fetches it";
   }
   nlohmann::json golden_;
   std::string path_;
@@ -247,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Starters, RealModel, testing::Values("smollm2", "gemma3
 
 TEST(RealGguf, Facts) {
   const std::string folder = std::string(KVASIR_MODELS_DIR) + "/";
-  if (!std::filesystem::exists(folder + "gemma-3-270m-Q4_K_M.gguf")) GTEST_SKIP();
+  ASSERT_TRUE(std::filesystem::exists(folder + "gemma-3-270m-Q4_K_M.gguf")) << "`make models` fetches it";
   const Tokenizer gemma = tokenizer_from_gguf(formats::GgufFile::open(folder + "gemma-3-270m-Q4_K_M.gguf"));
   EXPECT_EQ(gemma.vocab_size(), 262144);
   EXPECT_EQ(gemma.bos_id(), 2);
