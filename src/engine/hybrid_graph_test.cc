@@ -104,6 +104,22 @@ struct Result {
   std::vector<std::vector<float>> rows;  // [tokens of the step]
 };
 
+// Two heads that share one head of keys and values: layer 0 of the group.
+ValueId attention(ProgramBuilder& builder, ValueId q, int group, int mask) {
+  return ops::attention(builder, q,
+                        {.group = group,
+                         .layer = 0,
+                         .mask_class = mask,
+                         .heads = 2,
+                         .kv_heads = 1,
+                         .head_dim_k = kDim,
+                         .head_dim_v = kDim,
+                         .scale = 0.125f,
+                         .precision = ops::AttentionPrecision::f32,
+                         .max_context = kContext},
+                        best_isa_level());
+}
+
 // Two owners (full, windowed), one sharer of the full one, one recurrent layer between them.
 class Hybrid {
  public:
@@ -135,20 +151,7 @@ class Hybrid {
       builder.append(std::make_unique<Project>(in, out, salt));
       return out;
     };
-    const auto attend = [&](ValueId q, int group, int mask) {
-      return ops::attention(builder, q,
-                            {.group = group,
-                             .layer = 0,
-                             .mask_class = mask,
-                             .heads = 2,
-                             .kv_heads = 1,
-                             .head_dim_k = kDim,
-                             .head_dim_v = kDim,
-                             .scale = 0.125f,
-                             .precision = ops::AttentionPrecision::f32,
-                             .max_context = kContext},
-                            best_isa_level());
-    };
+    const auto attend = [&](ValueId q, int group, int mask) { return attention(builder, q, group, mask); };
     const ops::AppendKvOptions first{
         .group = 0, .layer = 0, .kv_heads = 1, .head_dim_k = kDim, .head_dim_v = kDim};
     ops::AppendKvOptions second = first;
@@ -174,18 +177,7 @@ class Hybrid {
     draft.append(std::make_unique<Embed>(drafted));
     const ValueId q = draft.value("q", Dtype::f32, program::Axis::tokens, {2 * kDim});
     draft.append(std::make_unique<Project>(drafted, q, 11));
-    drafted_ = ops::attention(draft, q,
-                              {.group = 0,
-                               .layer = 0,
-                               .mask_class = 0,
-                               .heads = 2,
-                               .kv_heads = 1,
-                               .head_dim_k = kDim,
-                               .head_dim_v = kDim,
-                               .scale = 0.125f,
-                               .precision = ops::AttentionPrecision::f32,
-                               .max_context = kContext},
-                              best_isa_level());
+    drafted_ = attention(draft, q, 0, 0);
     draft.output("out", drafted_);
     drafter_ = std::move(draft).plan({4, 1, 4}, threads);
     draft_arena_ = Arena(drafter_.workspace_bytes() + 4096, nullptr, MemoryCategory::workspace);

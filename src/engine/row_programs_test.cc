@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "engine/logit_run.h"
 #include "engine/tiny_models.h"
 #include "kv/prefix_tree.h"
@@ -72,10 +73,7 @@ class Program {
         tree_(engine_->cache(), size_t{1} << 40) {
     engine_->cache().on_pressure([this] { return tree_.yield(); });
   }
-  ~Program() {
-    step_.rollback();
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
+  ~Program() { step_.rollback(); }
 
   void run(int operations) {
     rows_.push_back({engine_->cache().create(), {}, {}});
@@ -206,12 +204,9 @@ class Program {
   // To disk, and from there in its place.
   void store(TestRow& row) {
     if (row.sequence.in_round() || row.tokens.empty()) return;
-    if (folder_.empty()) {
-      std::string pattern = (std::filesystem::temp_directory_path() / "kvasir-rows-XXXXXX").string();
-      folder_ = mkdtemp(pattern.data());
-    }
+    if (!folder_) folder_.emplace("rows");
     kv::DiskStore::Options options;
-    options.dir = folder_;
+    options.dir = folder_->path();
     options.identity.numerics_id = engine_->model().numerics_key().hex();
     options.identity.scheme_key = engine_->memory().kv_key;
     kv::DiskStore files(options);
@@ -259,7 +254,7 @@ class Program {
   kv::Step step_;
   std::vector<TestRow> rows_;
   std::vector<std::pair<std::vector<int32_t>, std::vector<Logits>>> known_;
-  std::filesystem::path folder_;
+  std::optional<TestFolder> folder_;
 };
 
 TEST(RowPrograms, EveryRowIsItselfAlone) {

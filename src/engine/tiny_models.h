@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/test_folder.h"
 #include "engine/engine.h"
 #include "models/synth.h"
 
@@ -34,8 +35,6 @@ inline constexpr TinyKind kTinyKinds[] = {
 class TinyModels {
  public:
   TinyModels() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvasir-tiny-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
     for (const TinyKind& kind : kTinyKinds) {
       nlohmann::json overrides = nlohmann::json::parse(kind.overrides);
       overrides["vocab_size"] = kTinyVocab;
@@ -48,12 +47,11 @@ class TinyModels {
                          models::synth_format("mlx-affine-8-32"), 1, path(kind));
     }
   }
-  ~TinyModels() { std::filesystem::remove_all(folder_); }
-  std::filesystem::path path(const TinyKind& kind) const { return folder_ / kind.name; }
-  const std::filesystem::path& folder() const { return folder_; }
+  std::filesystem::path path(const TinyKind& kind) const { return folder() / kind.name; }
+  const std::filesystem::path& folder() const { return folder_.path(); }
 
  private:
-  std::filesystem::path folder_;
+  TestFolder folder_{"tiny"};
 };
 
 inline const TinyModels& tiny_models() {

@@ -2,7 +2,6 @@
 // headers, refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "formats/checkpoint.h"
 #include "formats/dequantize.h"
 #include "formats/json.h"
@@ -56,12 +56,6 @@ Tensors stored(const std::string& name) {
 
 class Foreign : public testing::Test {
  protected:
-  Foreign() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-foreign-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~Foreign() override { fs::remove_all(folder_); }
-
   void write(const Tensors& tensors, const json& section) const {
     std::vector<SafetensorsToWrite> list;
     for (const auto& [name, tensor] : tensors)
@@ -89,7 +83,8 @@ class Foreign : public testing::Test {
     return "read";
   }
 
-  fs::path folder_;
+  const TestFolder temporary_{"foreign"};
+  const fs::path& folder_ = temporary_.path();
 };
 
 TEST_F(Foreign, ValuesAreThoseOfTheTools) {

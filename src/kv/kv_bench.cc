@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "base/test_folder.h"
 #include "base/topology.h"
 #include "kv/batch.h"
 #include "kv/prefix_tree.h"
@@ -118,21 +119,12 @@ void prefix_take(benchmark::State& state) {  // a hit of 32k tokens
 }
 BENCHMARK(prefix_take)->Unit(benchmark::kMicrosecond);
 
-struct StoreFolder {
-  std::filesystem::path path;
-  StoreFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvasir-bench-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~StoreFolder() { std::filesystem::remove_all(path); }
-};
-
 void store_write(benchmark::State& state) {
-  StoreFolder folder;
+  TestFolder folder("bench");
   Loaded loaded(small_dense(), 4000, 2);
   const std::vector<int32_t> tokens(4000, 5);
   DiskStore store(
-      {.dir = folder.path, .identity = {}, .cap_bytes = uint64_t{4} << 30, .verify = false, .warn = {}});
+      {.dir = folder.path(), .identity = {}, .cap_bytes = uint64_t{4} << 30, .verify = false, .warn = {}});
   for (auto _ : state) store.put("", tokens, loaded.row);
   state.SetBytesProcessed(static_cast<int64_t>(store.stats().bytes) * state.iterations());
 }
@@ -141,10 +133,10 @@ BENCHMARK(store_write)->Unit(benchmark::kMillisecond)->UseRealTime();
 // Opening the store, finding and restoring 4,000 tokens of the starter model, the file being in the page
 // cache.
 void store_resume(benchmark::State& state) {
-  StoreFolder folder;
+  TestFolder folder("bench");
   Loaded loaded(small_dense(), 4000, 2);
   std::vector<int32_t> tokens(4000, 5);
-  DiskStore::Options options{.dir = folder.path,
+  DiskStore::Options options{.dir = folder.path(),
                              .identity = {},
                              .cap_bytes = uint64_t{4} << 30,
                              .verify = state.range(1) != 0,

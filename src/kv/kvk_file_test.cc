@@ -6,6 +6,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "base/test_folder.h"
 #include "kv/kvk_header.h"
 #include "kv/scheme.h"
 #include "kv/test_rows.h"
@@ -19,20 +20,11 @@ using testing::difference;
 using testing::TestLayout;
 using testing::TestRow;
 
-struct TempFolder {
-  fs::path path;
-  TempFolder() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-kvk-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~TempFolder() { fs::remove_all(path); }
-};
-
 // Encoded tokens of TestLayout have half the bytes of plain ones; a codec whose real size is that: f16 keys
 // and values under an f32 stage would be plain, so the stored stage is what the plane table says of it. Files
 // need real sizes: use f32 plain.
 struct Fixture {
-  TempFolder folder;
+  TestFolder folder{"kvk"};
   CacheShape shape;
   KvCache cache;
   explicit Fixture(const testing::ShapeOptions& options)
@@ -57,7 +49,7 @@ struct Fixture {
     header.tokens = row.tokens;
     return header;
   }
-  fs::path file(const char* name = "a.kvk") const { return folder.path / name; }
+  fs::path file(const char* name = "a.kvk") const { return folder.path() / name; }
 };
 
 std::string contents(const fs::path& path) {
@@ -85,7 +77,7 @@ TEST(KvkFile, RoundTripOverWindowsSinksStateAndPageSizes) {
           TestRow row = f.computed(count);
           const uint64_t bytes = write_kvk(f.file(), f.header(row), row.sequence);
           EXPECT_EQ(bytes, fs::file_size(f.file()));
-          EXPECT_EQ(files_in(f.folder.path), 1u);
+          EXPECT_EQ(files_in(f.folder.path()), 1u);
           const KvkFile file = KvkFile::open(f.file(), true);
           EXPECT_EQ(file.header().tokens, row.tokens);
           EXPECT_EQ(file.header().trimmable(), !recurrent && (window == 0 || count < window));
@@ -267,7 +259,7 @@ TEST(KvkFile, EmptySequencesAreRefused) {
   Fixture f({.page = 4});
   TestRow row{f.cache.create(), {}};
   EXPECT_THROW(write_kvk(f.file(), f.header(row), row.sequence), Error);
-  EXPECT_EQ(files_in(f.folder.path), 0u);
+  EXPECT_EQ(files_in(f.folder.path()), 0u);
 }
 
 TEST(KvkFile, AFullDiskLeavesNothingBehind) {
@@ -288,7 +280,7 @@ TEST(KvkFile, AFullDiskLeavesNothingBehind) {
   ::setrlimit(RLIMIT_FSIZE, &limit);
   std::signal(SIGXFSZ, previous);
   EXPECT_EQ(code, ErrorCode::resource_exhausted);
-  EXPECT_EQ(files_in(f.folder.path), 0u);
+  EXPECT_EQ(files_in(f.folder.path()), 0u);
   EXPECT_EQ(difference(row), "");
 }
 

@@ -8,22 +8,13 @@ namespace kvasir::kv {
 namespace {
 
 using testing::append;
+using testing::counting;
 using testing::difference;
+using testing::joined;
 using testing::TestLayout;
 using testing::TestRow;
 
 constexpr size_t kUnlimited = size_t{1} << 40;
-
-std::vector<int32_t> counting(int32_t from, int32_t count) {
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < count; ++i) tokens.push_back(from + i);
-  return tokens;
-}
-
-std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 struct Fixture {
   CacheShape shape;

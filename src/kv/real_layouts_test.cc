@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <random>
 
+#include "base/test_folder.h"
 #include "kv/kvk_file.h"
 #include "kv/scheme.h"
 
@@ -79,8 +80,8 @@ TEST(RealLayouts, TokenBytesFollowThePlaneTable) {
 }
 
 TEST(RealLayouts, StoredSequencesAreTheSameAtEveryLevelAndPageSize) {
-  std::string pattern = (fs::temp_directory_path() / "kvasir-layouts-XXXXXX").string();
-  const fs::path folder = ::mkdtemp(pattern.data());
+  const TestFolder temporary("layouts");
+  const fs::path& folder = temporary.path();
   for (const char* spec : kSpecs) {
     SCOPED_TRACE(spec);
     const CacheShape shape = shape_of(spec, 16);
@@ -107,7 +108,6 @@ TEST(RealLayouts, StoredSequencesAreTheSameAtEveryLevelAndPageSize) {
         ASSERT_EQ(restored.bytes(1, 66, 40), sequence.bytes(1, 66, 40));
       }
   }
-  fs::remove_all(folder);
 }
 
 // A row that converts later holds the bytes of one that was encoded from the first token on.

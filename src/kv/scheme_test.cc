@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "kv/planes.h"
 
 namespace kvasir::kv {
@@ -42,14 +43,9 @@ std::string refusal(const SchemeRequest& r, const std::vector<SchemeLayer>& laye
   return {};
 }
 
-struct TempFolder {
-  std::filesystem::path path;
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvasir-scheme-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path / name) << text; }
+struct ConfigFolder : TestFolder {
+  ConfigFolder() : TestFolder("scheme") {}
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path() / name) << text; }
 };
 
 TEST(Planes, BytesPerTokenOfTheSpec) {
@@ -207,13 +203,13 @@ TEST(Scheme, LayersWithoutKvOfTheirOwn) {
 }
 
 TEST(Scheme, ConfigFile) {
-  TempFolder folder;
+  ConfigFolder folder;
   SchemeRequest r = request("config");
   EXPECT_NE(refusal(r, model(4), ErrorCode::not_found).find("no kv_config.json"), std::string::npos);
   folder.write(
       "kv_config.json",
       R"([{"layer_idx":0,"bits":8,"group_size":32},{"layer_idx":2,"codec":"turbo:8,4"},{"layer_idx":3,"bits":4}])");
-  r.model_folder = folder.path;
+  r.model_folder = folder.path();
   Scheme scheme = resolve_scheme(r, model(4));
   EXPECT_EQ(describe(scheme.codecs[0]), "affine:8:32");
   EXPECT_TRUE(scheme.codecs[1].is_plain());
@@ -229,14 +225,14 @@ TEST(Scheme, ConfigFile) {
         R"([{"layer_idx":0,"codec":3}])", R"([{"layer_idx":0,"bits":8,"group_size":"a"}])", "[",
         R"([{"layer_idx":-1,"bits":8}])"}) {
     folder.write("bad.json", bad);
-    EXPECT_THROW(resolve_scheme(request("config:" + (folder.path / "bad.json").string()), model(4)), Error)
+    EXPECT_THROW(resolve_scheme(request("config:" + (folder.path() / "bad.json").string()), model(4)), Error)
         << bad;
   }
-  EXPECT_THROW(resolve_scheme(request("config:" + (folder.path / "none.json").string()), model(4)), Error);
+  EXPECT_THROW(resolve_scheme(request("config:" + (folder.path() / "none.json").string()), model(4)), Error);
 }
 
 TEST(Scheme, AutoTakesTheBestThatFits) {
-  TempFolder folder;
+  ConfigFolder folder;
   folder.write("kv_config.json", R"([
     {"layer_idx":0,"codec":"affine:8","measured":[{"codec":"affine:8","bytes":136,"kl":0.001},
       {"codec":"affine:4","bytes":72,"kl":0.5},{"codec":"rot:4","bytes":72,"kl":0.3}]},
@@ -245,7 +241,7 @@ TEST(Scheme, AutoTakesTheBestThatFits) {
   // One head of 64: affine:8 136 bytes, affine:4 72, rot:4 72 a layer.
   const auto pick = [&](int64_t bytes) {
     SchemeRequest r = request(fmt::format("auto:{}", bytes));
-    r.model_folder = folder.path;
+    r.model_folder = folder.path();
     const Scheme scheme = resolve_scheme(r, model(2, 64, 1));
     EXPECT_LE(scheme.bytes_per_token(), static_cast<size_t>(bytes));
     return describe(scheme.codecs[0]) + " " + describe(scheme.codecs[1]);
@@ -257,12 +253,12 @@ TEST(Scheme, AutoTakesTheBestThatFits) {
   EXPECT_EQ(pick(207), "rot:4 rot:4");
   EXPECT_EQ(pick(144), "rot:4 rot:4");
   SchemeRequest r = request("auto:143");
-  r.model_folder = folder.path;
+  r.model_folder = folder.path();
   EXPECT_NE(refusal(r, model(2, 64, 1), ErrorCode::invalid_input).find("144 bytes per token"),
             std::string::npos);
   r = request("auto:1000");
   refusal(r, model(2), ErrorCode::not_found);
-  r.model_folder = folder.path;
+  r.model_folder = folder.path();
   refusal(r, model(3, 64, 1), ErrorCode::not_found);  // layer 2 was not measured
   EXPECT_THROW(resolve_scheme(request("auto"), model(2)), Error);
   EXPECT_THROW(resolve_scheme(request("auto:0"), model(2)), Error);

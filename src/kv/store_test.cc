@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/test_folder.h"
 #include "kv/test_rows.h"
 
 namespace kvasir::kv {
@@ -16,25 +17,23 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::append;
+using testing::counting;
 using testing::difference;
+using testing::joined;
 using testing::TestLayout;
 using testing::TestRow;
 
 struct Fixture {
+  std::optional<TestFolder> own;
   fs::path dir;
   CacheShape shape;
   KvCache cache;
   std::vector<std::string> warnings;
-  bool owner = true;
   explicit Fixture(const testing::ShapeOptions& options = {.page = 4}, const fs::path& existing = {})
       : shape(testing::make_shape(options)),
         cache(shape, TestLayout::factory(), testing::pages_each(shape, 256), nullptr, true) {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-store-XXXXXX").string();
-    owner = existing.empty();
-    dir = owner ? fs::path(::mkdtemp(pattern.data())) : existing;
-  }
-  ~Fixture() {
-    if (owner) fs::remove_all(dir);
+    if (existing.empty()) own.emplace("store");
+    dir = own ? own->path() : existing;
   }
   DiskStore::Options options(uint64_t cap = uint64_t{1} << 30) {
     DiskStore::Options o;
@@ -62,17 +61,6 @@ struct Fixture {
     return count;
   }
 };
-
-std::vector<int32_t> counting(int32_t from, int32_t count) {
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < count; ++i) tokens.push_back(from + i);
-  return tokens;
-}
-
-std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 void flip_byte(const fs::path& path, int64_t from_end) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);

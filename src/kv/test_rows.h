@@ -13,6 +13,17 @@
 
 namespace kvasir::kv::testing {
 
+inline std::vector<int32_t> counting(int32_t from, int32_t count) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(from + i);
+  return tokens;
+}
+
+inline std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 // Canonical bytes of a plain token: 4 a head dimension and plane; of an encoded one: every other byte,
 // plus 1. A page stores byte b of slot t at b * P + (P - 1 - t).
 class TestLayout final : public PageLayout {

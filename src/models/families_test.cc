@@ -1,13 +1,13 @@
 // Every family against its publisher's implementation (tools/oracles/tiny_families.py), and against itself in
 // other chunks, team sizes, batches and storage.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/test_folder.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "models/gguf_config.h"
@@ -25,19 +25,6 @@ const json& cases() {
   static const json kCases = formats::read_json_file(fs::path(KVASIR_TEST_DATA) / "models" / "families.json");
   return kCases;
 }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-models-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 LoadOptions f32_options(int threads, int rows = 1) {
   LoadOptions options;
@@ -73,7 +60,7 @@ class Families : public testing::TestWithParam<size_t> {};
 TEST_P(Families, MatchesThePublisher) {
   const json& c = cases()["cases"][GetParam()];
   const std::string case_name = c["name"];
-  const TemporaryFolder folder;
+  const TestFolder folder("models");
   synthesize(c["config"], synth_format("f32"), c["seed"].get<uint64_t>(), folder.path());
   const auto ids = cases()["tokens"].get<std::vector<int32_t>>();
   const Logits whole = run(folder.path(), ids, 1, 64);
@@ -119,7 +106,7 @@ TEST(FamiliesList, EveryRowOfTheTableHasTwoShapes) {
 }
 
 TEST(Families, RowsOfABatchAreSoloRuns) {
-  const TemporaryFolder folder;
+  const TestFolder folder("models");
   synthesize(synth_config("gemma3_text", "tiny"), synth_format("f32"), 3, folder.path());
   std::vector<std::vector<int32_t>> prompts(3);
   for (size_t r = 0; r < 3; ++r)
@@ -142,7 +129,7 @@ TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
                              "granite", "starcoder2",  "smollm3", "minicpm",   "internlm2",
                              "glm4",    "exaone",      "exaone4", "cohere2",   "nemotron",
                              "seed_oss"}) {
-    const TemporaryFolder folder;
+    const TestFolder folder("models");
     json config = synth_config(family, "tiny", {{"num_hidden_layers", 4}, {"vocab_size", 48}});
     synthesize(config, synth_format("f32"), 5, folder.path() / "hf");
     synthesize(config, synth_format("gguf-f32"), 5, folder.path() / "model.gguf");
@@ -159,7 +146,7 @@ TEST(Families, GgufKeepsTheFactorsOfRopeAsTensors) {
   for (const char* name : {"llama-llama3", "phi3"}) {
     for (const json& c : cases()["cases"]) {
       if (c["name"] != name) continue;
-      const TemporaryFolder folder;
+      const TestFolder folder("models");
       synthesize(c["config"], synth_format("f32"), 5, folder.path() / "hf");
       synthesize(c["config"], synth_format("gguf-f32"), 5, folder.path() / "model.gguf");
       const Logits a = run(folder.path() / "hf", ids, 1, 64),

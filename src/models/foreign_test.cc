@@ -2,7 +2,6 @@
 // plan is what the load takes, and bits do not depend on chunks or threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "formats/checkpoint.h"
 #include "formats/dequantize.h"
 #include "formats/safetensors_writer.h"
@@ -26,22 +26,7 @@ using nlohmann::json;
 
 class ForeignModel : public testing::Test {
  protected:
-  ForeignModel() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-foreign-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~ForeignModel() override { fs::remove_all(path_); }
-
-  LoadOptions options(int threads = 1) const {
-    LoadOptions options;
-    options.activations = Activations::f32;
-    options.context = 64;
-    options.chunk = 32;
-    options.logits = 32;
-    options.page_tokens = 16;
-    options.threads = threads;
-    return options;
-  }
+  LoadOptions options(int threads = 1) const { return small_options(Activations::f32, threads); }
 
   uint64_t next() {
     state_ ^= state_ << 13;
@@ -156,7 +141,8 @@ class ForeignModel : public testing::Test {
     tensors_.clear();
   }
 
-  fs::path path_;
+  const TestFolder temporary_{"foreign"};
+  const fs::path& path_ = temporary_.path();
   uint64_t state_ = 88172645463325252u;
   std::vector<formats::SafetensorsToWrite> tensors_;
 };

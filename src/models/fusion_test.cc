@@ -1,10 +1,10 @@
 // Rewrites that join ops change the program and no bit of the logits.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <map>
 
+#include "base/test_folder.h"
 #include "models/model.h"
 #include "models/synth.h"
 #include "models/test_runner.h"
@@ -22,19 +22,14 @@ std::map<std::string, int> kinds(const Model& model) {
 }
 
 TEST(Fusion, SameLogitsWithAndWithout) {
-  std::string pattern = (fs::temp_directory_path() / "kvasir-fusion-XXXXXX").string();
-  const fs::path folder = mkdtemp(pattern.data());
+  const TestFolder temporary("fusion");
+  const fs::path& folder = temporary.path();
   for (const char* family : {"llama", "gemma3_text", "qwen3"})
     for (const char* format : {"gguf-q4_0", "bf16"}) {
       const fs::path file =
           folder / (std::string(family) + format + (std::string(format) == "bf16" ? "" : ".gguf"));
       synthesize(synth_config(family, "tiny"), synth_format(format), 3, file);
-      LoadOptions options;
-      options.context = 64;
-      options.chunk = 32;
-      options.logits = 32;
-      options.page_tokens = 16;
-      options.threads = 2;
+      LoadOptions options = small_options(Activations::automatic, 2);
       auto fused = Model::load(file, options);
       options.fuse = false;
       auto plain = Model::load(file, options);
@@ -51,7 +46,6 @@ TEST(Fusion, SameLogitsWithAndWithout) {
       EXPECT_EQ(TestRunner(*fused, 2, 64).run(ids, 8), TestRunner(*plain, 2, 64).run(ids, 24))
           << family << " " << format;
     }
-  fs::remove_all(folder);
 }
 
 }  // namespace

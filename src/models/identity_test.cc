@@ -2,12 +2,12 @@
 #include "models/identity.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
 #include <set>
 
+#include "base/test_folder.h"
 #include "models/synth.h"
 
 namespace kvasir::models {
@@ -189,8 +189,8 @@ TEST(Identity, RecordsDoNotDependOnOrderNestingOrTheFormOfRope) {
 }
 
 TEST(Identity, OnlySnapshotsOfTheCacheAreEvidence) {
-  std::string pattern = (fs::temp_directory_path() / "kvasir-cache-XXXXXX").string();
-  const fs::path root = mkdtemp(pattern.data());
+  const TestFolder temporary("cache");
+  const fs::path& root = temporary.path();
   const std::string revision = "B04599DE95D7A9BFBD7F208D347C0F10D9432A42";
   const std::string lower = "b04599de95d7a9bfbd7f208d347c0f10d9432a42";
   const fs::path snapshot = root / "models--mlx-community--Qwen3.8--27B" / "snapshots" / revision;
@@ -208,7 +208,6 @@ TEST(Identity, OnlySnapshotsOfTheCacheAreEvidence) {
   for (const char* other : {"models--a--b/snapshots/main", "models--a--b/snapshots/abc123", "b", "b/m.gguf"})
     EXPECT_EQ(artifact_identity(root / other), std::nullopt) << other;
   EXPECT_EQ(artifact_identity(root / "models--a" / "snapshots" / revision), std::nullopt);
-  fs::remove_all(root);
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 // Opening: plans from headers, the ledger to the byte, refusals by name, quantized checkpoints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "formats/checkpoint.h"
 #include "formats/dequantize.h"
 #include "formats/json.h"
@@ -25,21 +25,7 @@ using nlohmann::json;
 
 class Loader : public testing::Test {
  protected:
-  Loader() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-loader-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Loader() override { fs::remove_all(path_); }
-
-  LoadOptions options(Activations mode = Activations::f32) const {
-    LoadOptions options;
-    options.activations = mode;
-    options.context = 64;
-    options.chunk = 32;
-    options.logits = 32;
-    options.page_tokens = 16;
-    return options;
-  }
+  LoadOptions options(Activations mode = Activations::f32) const { return small_options(mode); }
 
   std::string refusal(const fs::path& path, const LoadOptions& how) const {
     try {
@@ -84,7 +70,8 @@ class Loader : public testing::Test {
     std::ofstream(to / "config.json") << (config.is_null() ? checkpoint.config() : config).dump();
   }
 
-  fs::path path_;
+  const TestFolder temporary_{"loader"};
+  const fs::path& path_ = temporary_.path();
 };
 
 std::vector<int32_t> some_ids(int32_t vocab) {

@@ -1,12 +1,12 @@
 // MLX-quantized checkpoints of every mode against mlx-lm in float32 (tools/oracles/mlx_quantized.py).
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/test_folder.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
@@ -33,12 +33,6 @@ std::vector<std::string> names() {
 
 class MlxCheckpoint : public testing::TestWithParam<std::string> {
  protected:
-  MlxCheckpoint() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-mlx-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~MlxCheckpoint() override { fs::remove_all(folder_); }
-
   fs::path synthesized(const std::string& mode) const {
     const fs::path path = folder_ / mode;
     synthesize(synth_config("llama", "tiny", cases()["sizes"]), synth_format(mode),
@@ -78,17 +72,12 @@ class MlxCheckpoint : public testing::TestWithParam<std::string> {
     return out;
   }
   static std::vector<std::vector<float>> run(const fs::path& path, int threads, int64_t chunk) {
-    LoadOptions options;
-    options.activations = Activations::f32;
-    options.threads = threads;
-    options.context = 64;
-    options.chunk = options.logits = 32;
-    options.page_tokens = 16;
-    const auto model = Model::load(path, options);
+    const auto model = Model::load(path, small_options(Activations::f32, threads));
     return TestRunner(*model, threads, 64, 1, 32).run(cases()["tokens"].get<std::vector<int32_t>>(), chunk);
   }
 
-  fs::path folder_;
+  const TestFolder temporary_{"mlx"};
+  const fs::path& folder_ = temporary_.path();
 };
 
 TEST_P(MlxCheckpoint, MatchesMlxLm) {

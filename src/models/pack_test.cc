@@ -1,12 +1,12 @@
 // Packed files: the same bits as packing in memory, and a refusal by name of everything that is not that.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "formats/pack_file.h"
 #include "models/model.h"
 #include "models/synth.h"
@@ -20,19 +20,8 @@ using testing::HasSubstr;
 
 class Pack : public testing::Test {
  protected:
-  Pack() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-pack-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Pack() override { fs::remove_all(path_); }
-
   static LoadOptions options(PackChoice pack = {}) {
-    LoadOptions options;
-    options.context = 64;
-    options.chunk = 32;
-    options.logits = 32;
-    options.page_tokens = 16;
-    options.threads = 2;
+    LoadOptions options = small_options(Activations::automatic, 2);
     options.pack = std::move(pack);
     return options;
   }
@@ -70,7 +59,8 @@ class Pack : public testing::Test {
     return runner.run(ids, 8);
   }
 
-  fs::path path_;
+  const TestFolder temporary_{"pack"};
+  const fs::path& path_ = temporary_.path();
 };
 
 TEST_F(Pack, MappedWeightsGiveTheSameBitsKeyAndLedger) {

@@ -3,13 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 #include "models/descriptors.h"
 #include "models/model.h"
 #include "models/synth.h"
@@ -194,8 +194,8 @@ TEST(Support, TiersAndNames) {
 
 // Refusals come before any tensor file is opened: this one is no safetensors file at all.
 TEST(Support, RefusalsComeBeforeTensorFiles) {
-  std::string pattern = (fs::temp_directory_path() / "kvasir-select-XXXXXX").string();
-  const fs::path folder = mkdtemp(pattern.data());
+  const TestFolder temporary("select");
+  const fs::path& folder = temporary.path();
   std::ofstream(folder / "model.safetensors") << "no header";
   const auto load = [&](const json& config, LoadOptions options = {}) {
     std::ofstream(folder / "config.json") << config.dump();
@@ -222,7 +222,6 @@ TEST(Support, RefusalsComeBeforeTensorFiles) {
   bad.id = "bad";
   options.profiles = {bad};
   EXPECT_THAT(load(good, options), HasSubstr("profile bad"));
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -12,6 +12,17 @@
 
 namespace kvasir::models {
 
+// A small run: 64 tokens of context, chunks of 32 with their logits, pages of 16.
+inline LoadOptions small_options(Activations mode = Activations::f32, int threads = 1) {
+  LoadOptions options;
+  options.activations = mode;
+  options.threads = threads;
+  options.context = 64;
+  options.chunk = options.logits = 32;
+  options.page_tokens = 16;
+  return options;
+}
+
 class TestRunner {
  public:
   explicit TestRunner(Model& model, int threads, int64_t context, int rows = 1, int chunk = 64)
