@@ -70,12 +70,8 @@ engine::EngineOptions to_options(const kvasir_options* given) {
   out.load.threads = in.threads;
   if (in.chunk != 0) out.load.chunk = in.chunk;
   out.load.isa = resolve_isa_level(in.isa != nullptr ? in.isa : "auto");
-  const std::string mode = in.activations != nullptr ? in.activations : "auto";
-  const auto activations = models::activations_from_name(mode);
-  if (!activations)
-    throw_error(ErrorCode::invalid_input, "activations: '{}' is not one of auto, f32, bf16, int8, int16",
-                printable(mode));
-  out.load.activations = *activations;
+  out.load.activations =
+      models::parse_activations(in.activations != nullptr ? in.activations : "auto", "activations");
   out.memory_budget = in.memory_budget;
   out.kept_contexts = 1;  // the conversation of kvasir_chat, while kvasir_generate runs
   out.checkpoints = true;

@@ -206,8 +206,8 @@ void add_eval_kl(CLI::App& eval, Invocation& invocation) {
   CLI::Option* file =
       add_text(*command, "--file", flags->file, kFileValue, "Text file instead")->excludes(tokens);
   add_text(*command, "--against", flags->against, kModelValue, "The reference (default: MODEL itself)");
-  add_choice(*command, "--against-activations", flags->against_activations,
-             {"auto", "f32", "bf16", "int8", "int16"}, "The reference's --activations (default: MODEL's)");
+  add_choice(*command, "--against-activations", flags->against_activations, models::activation_names(),
+             "The reference's --activations (default: MODEL's)");
   add_text(*command, "--against-kv", flags->against_kv, "CODEC", "The reference's --kv (default: MODEL's)");
   CLI::Option* reference = add_text(*command, "--reference", flags->reference, kFileValue,
                                     "The reference's logits, of `kvasir eval logits`");

@@ -25,7 +25,7 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
             "Tokens a sequence may hold (default: the model's limit, or what fits)", 1);
   if (with_batch) batch_option = add_whole(group, "--batch", batch, "Sequences in one step (default 1)", 1);
   add_whole(group, "--chunk", chunk, "Most tokens in one forward pass (default 512)", 1);
-  add_choice(group, "--activations", activations, {"auto", "f32", "bf16", "int8", "int16"},
+  add_choice(group, "--activations", activations, models::activation_names(),
              "How inputs of matrix products are rounded (default auto)");
   add_whole(group, "--threads,-t", threads, "Threads (default: one per core)", 1, 4096);
   add_choice(group, "--isa", isa, {"auto", "generic", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon"},
@@ -65,11 +65,7 @@ size_t parse_size(const std::string& text, const std::string& flag) {
 
 engine::EngineOptions LoadFlags::options() const {
   engine::EngineOptions out;
-  const auto mode = models::activations_from_name(activations);
-  if (!mode)
-    throw_error(ErrorCode::invalid_input, "--activations: '{}' is not one of auto, f32, bf16, int8, int16",
-                printable(activations));
-  out.load.activations = *mode;
+  out.load.activations = models::parse_activations(activations, "--activations");
   out.load.isa = resolve_isa_level(isa);
   out.load.threads = threads;
   out.load.context = context;

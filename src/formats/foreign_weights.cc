@@ -333,12 +333,13 @@ ForeignTensor read_foreign(const SafetensorsModel& model, std::string_view path,
   const auto groups = [&] {
     return scheme.group_size > 0 ? (t.cols + scheme.group_size - 1) / scheme.group_size : 1;
   };
+  const auto zeros = [&](const char* name) { return scheme.symmetric ? h.find(name) : h.need(name); };
   const auto reals = {D::f16, D::bf16, D::f32};
   switch (scheme.layout) {
     case ForeignLayout::awq:
       t.codes = h.need(".qweight");
       t.scales = h.need(".scales");
-      t.zeros = scheme.symmetric ? h.find(".qzeros") : h.need(".qzeros");
+      t.zeros = zeros(".qzeros");
       h.expect_matrix(*t.codes, {D::i32});
       t.cols = t.codes->shape[0];
       t.rows = t.codes->shape[1] * 8;
@@ -350,7 +351,7 @@ ForeignTensor read_foreign(const SafetensorsModel& model, std::string_view path,
     case ForeignLayout::gptq:
       t.codes = h.need(".qweight");
       t.scales = h.need(".scales");
-      t.zeros = scheme.symmetric ? h.find(".qzeros") : h.need(".qzeros");
+      t.zeros = zeros(".qzeros");
       t.order = h.find(".g_idx");
       h.expect_matrix(*t.codes, {D::i32});
       t.cols = t.codes->shape[0] * (32 / bits);
@@ -363,7 +364,7 @@ ForeignTensor read_foreign(const SafetensorsModel& model, std::string_view path,
     case ForeignLayout::packed:
       t.codes = h.need(".weight_packed");
       t.scales = h.need(".weight_scale");
-      t.zeros = scheme.symmetric ? h.find(".weight_zero_point") : h.need(".weight_zero_point");
+      t.zeros = zeros(".weight_zero_point");
       t.order = h.find(".weight_g_idx");
       t.shape = h.find(".weight_shape");
       h.expect_matrix(*t.codes, {D::i32});
@@ -378,7 +379,7 @@ ForeignTensor read_foreign(const SafetensorsModel& model, std::string_view path,
     case ForeignLayout::integer:
       t.codes = h.need(".weight");
       t.scales = h.need(".weight_scale");
-      t.zeros = scheme.symmetric ? h.find(".weight_zero_point") : h.need(".weight_zero_point");
+      t.zeros = zeros(".weight_zero_point");
       h.expect_matrix(*t.codes, {D::i8});
       t.rows = t.codes->shape[0];
       t.cols = t.codes->shape[1];

@@ -8,7 +8,8 @@
 
 namespace kvasir::kv {
 
-// Placeholder hashes have the width of real ones, so the text's length does not depend on them.
+// Hashes that are not known yet are zeros of the width of real ones, so the text's length does not depend on
+// them.
 std::string header_text(const KvkHeader& header);
 // Throws Error{corrupt_file} or Error{unsupported}, naming `path`.
 KvkHeader parse_header(std::string_view text, const std::string& path);

@@ -1,4 +1,4 @@
-// Writing of .kvk files: header with placeholder hashes, tensors one at a time, header again, sync, rename.
+// Writing of .kvk files: header with zeros for hashes, tensors one at a time, header again, sync, rename.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>

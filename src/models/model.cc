@@ -1,6 +1,7 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "formats/checkpoint.h"
@@ -325,11 +326,22 @@ std::string_view name(Activations mode) {
   return "?";
 }
 
-std::optional<Activations> activations_from_name(std::string_view text) {
-  for (Activations mode :
-       {Activations::automatic, Activations::f32, Activations::bf16, Activations::int8, Activations::int16})
+namespace {
+constexpr std::array kActivations = {Activations::automatic, Activations::f32, Activations::bf16,
+                                     Activations::int8, Activations::int16};
+}  // namespace
+
+std::vector<std::string> activation_names() {
+  std::vector<std::string> names;
+  for (const Activations mode : kActivations) names.emplace_back(name(mode));
+  return names;
+}
+
+Activations parse_activations(std::string_view text, std::string_view what) {
+  for (const Activations mode : kActivations)
     if (name(mode) == text) return mode;
-  return std::nullopt;
+  throw_error(ErrorCode::invalid_input, "{}: '{}' is not one of {}", what, printable(text),
+              fmt::join(activation_names(), ", "));
 }
 
 MemoryPlan Model::plan(const std::filesystem::path& path, const LoadOptions& options, ModelInfo* info) {

@@ -45,8 +45,10 @@ enum class Activations : uint8_t {
   int16,  // 16 bits: two products of 8 bits, so decoding is as fast and a prompt takes nearly twice as long
 };
 std::string_view name(Activations mode);
-std::optional<Activations> activations_from_name(
-    std::string_view name);  // "auto", "f32", "bf16", "int8", "int16"
+// In the order of help texts: "auto", "f32", "bf16", "int8", "int16".
+std::vector<std::string> activation_names();
+// Throws Error{invalid_input}: `what` is not one of them.
+Activations parse_activations(std::string_view text, std::string_view what);
 
 struct LoadOptions {
   IsaLevel isa = best_isa_level();

@@ -126,7 +126,7 @@ class Loader {
     // Hashes are computed a block ahead, so that the cache misses of the table overlap.
     constexpr size_t kBlock = 32;
     std::array<uint64_t, kBlock> hashes;
-    std::string placeholder;
+    std::string stand_in;
     for (size_t i = 0; i < n; ++i) {
       if (i % kBlock == 0) {
         for (size_t k = i; k < std::min(n, i + kBlock); ++k) {
@@ -141,8 +141,8 @@ class Loader {
                     text.size(), kLongestToken);
       }
       if (text.empty()) {
-        placeholder = fmt::format("[EMPTY_{}]", i);
-        text = placeholder;
+        stand_in = fmt::format("[EMPTY_{}]", i);
+        text = stand_in;
         hash = Vocabulary::hash(text);
         p.kinds[i] = TokenKind::unused;
       }

@@ -111,10 +111,8 @@ ValueId Linear::apply(GraphContext& context, const std::string& name, ValueId x,
   ops::LinearInput input;
   input.x = x;
   for (const ops::LinearPart& part : parts_) {
-    if (part.mode == ops::ActivationMode::f32) continue;
-    (part.mode == ops::ActivationMode::bf16    ? input.bf16
-     : part.mode == ops::ActivationMode::int16 ? input.int16
-                                               : input.int8) = prepared_form(context, x, part.mode);
+    if (part.mode != ops::ActivationMode::f32)
+      input.prepared[part.mode] = prepared_form(context, x, part.mode);
   }
   return ops::linear(*context.builder, name, input, parts_, residual, context.options.isa);
 }

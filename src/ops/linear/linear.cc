@@ -94,14 +94,12 @@ ValueId linear(ProgramBuilder& builder, const std::string& value_name, const Lin
   std::vector<PlacedPart> placed;
   int64_t columns = 0;
   for (const LinearPart& part : parts) {
-    const std::optional<ValueId> form = part.mode == ActivationMode::f32     ? std::optional(input.x)
-                                        : part.mode == ActivationMode::bf16  ? input.bf16
-                                        : part.mode == ActivationMode::int16 ? input.int16
-                                                                             : input.int8;
-    KVASIR_CHECK(form.has_value() && part.weight != nullptr);
+    const bool rounded = part.mode != ActivationMode::f32;
+    KVASIR_CHECK(part.weight != nullptr && (!rounded || input.prepared.contains(part.mode)));
+    const ValueId form = rounded ? input.prepared.at(part.mode) : input.x;
     size_t index = 0;
-    while (index < in.size() && in[index] != *form) ++index;
-    if (index == in.size()) in.push_back(*form);
+    while (index < in.size() && in[index] != form) ++index;
+    if (index == in.size()) in.push_back(form);
     placed.push_back({part, index, columns});
     columns += columns_of(part);
     Matmul product;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,10 +34,9 @@ struct LinearPart {
 };
 
 struct LinearInput {
-  program::ValueId x;                    // f32 [axis, cols]
-  std::optional<program::ValueId> bf16;  // prepared forms (matmul_op.h), as the parts' modes need them
-  std::optional<program::ValueId> int8;
-  std::optional<program::ValueId> int16;
+  program::ValueId x;  // f32 [axis, cols]
+  std::map<ActivationMode, program::ValueId>
+      prepared;  // its forms (matmul_op.h), as the parts' modes need them
 };
 
 program::ValueId linear(program::ProgramBuilder& builder, const std::string& name, const LinearInput& input,

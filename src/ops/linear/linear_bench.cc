@@ -31,7 +31,7 @@ void run(benchmark::State& state, int64_t out, bool residual) {
   TestProgram program({&x, &y}, [&](auto& b, auto& in) {
     LinearInput input;
     input.x = in[0];
-    input.int8 = prepare_activations(b, in[0], ActivationMode::int8, isa);
+    input.prepared[ActivationMode::int8] = prepare_activations(b, in[0], ActivationMode::int8, isa);
     LinearPart part;
     part.weight = &weight.matrix;
     part.mode = ActivationMode::int8;

@@ -16,13 +16,6 @@ std::string_view name(ActivationMode mode) {
   return "?";
 }
 
-std::optional<ActivationMode> activation_mode_from_name(std::string_view text) {
-  for (ActivationMode mode :
-       {ActivationMode::f32, ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16})
-    if (name(mode) == text) return mode;
-  return std::nullopt;
-}
-
 bool supports(ActivationMode mode, formats::StorageFormat format) {
   const bool integers = mode == ActivationMode::int8 || mode == ActivationMode::int16;
   return !integers || formats::info(format).has_integer_form;

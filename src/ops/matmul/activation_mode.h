@@ -1,7 +1,6 @@
 // How the input rows of a matrix product are rounded before they meet the weights.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 #include "formats/storage_format.h"
@@ -16,8 +15,6 @@ enum class ActivationMode : unsigned char {
 };
 
 std::string_view name(ActivationMode mode);
-std::optional<ActivationMode> activation_mode_from_name(
-    std::string_view name);  // "f32", "bf16", "int8", "int16"
 
 // int8 and int16 need weights that are small integers times a scale; f32 and bf16 work with every weight.
 bool supports(ActivationMode mode, formats::StorageFormat format);

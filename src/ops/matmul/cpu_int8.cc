@@ -75,8 +75,8 @@ void matmul_int8(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
     if (call.planes == 2) {
       row /= 2;
       rows /= 2;
-      for (auto& part : acc)
-        for (int r = 0; r < rows; ++r) store(part[r], add(load(part[2 * r]), load(part[2 * r + 1])));
+      for (int p = 0; p < (unit_panels == 2 ? 2 : panels); ++p)
+        for (int r = 0; r < rows; ++r) store(acc[p][r], add(load(acc[p][2 * r]), load(acc[p][2 * r + 1])));
     }
     if (unit_panels == 2) {
       finish_unit(call, panel / 2, row, rows, acc[0][0], acc[1][0]);

@@ -475,13 +475,19 @@ PackedMatrix PackedMatrix::planned(std::span<const PackPart> parts, PartOrder or
   return matrix;
 }
 
-PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::byte> memory,
-                                ThreadTeam& team, const PackOptions& options) {
-  PackedMatrix matrix = planned(parts, options.order);
+PackedMatrix PackedMatrix::placed(std::span<const PackPart> parts, std::span<const std::byte> memory,
+                                  PartOrder order) {
+  PackedMatrix matrix = planned(parts, order);
   matrix.memory_ = memory.data();
   KVASIR_CHECK_MSG(memory.size() == matrix.bytes(), "{}: {} bytes of memory for {}", matrix.name_,
                    memory.size(), matrix.bytes());
   KVASIR_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kCacheLine == 0);
+  return matrix;
+}
+
+PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::byte> memory,
+                                ThreadTeam& team, const PackOptions& options) {
+  PackedMatrix matrix = placed(parts, memory, options.order);
 
   std::vector<XXH128_hash_t> hashes(static_cast<size_t>(matrix.panels_));
   team.run([&](int member) {
@@ -503,11 +509,7 @@ PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::
 
 PackedMatrix PackedMatrix::mapped(std::span<const PackPart> parts, std::span<const std::byte> memory,
                                   ThreadTeam& team, PartOrder order) {
-  PackedMatrix matrix = planned(parts, order);
-  matrix.memory_ = memory.data();
-  KVASIR_CHECK_MSG(memory.size() == matrix.bytes(), "{}: {} bytes of memory for {}", matrix.name_,
-                   memory.size(), matrix.bytes());
-  KVASIR_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kCacheLine == 0);
+  PackedMatrix matrix = placed(parts, memory, order);
   std::vector<XXH128_hash_t> hashes(static_cast<size_t>(matrix.panels_));
   team.run([&](int member) {
     const WorkRange range = split_work(matrix.panels_, team.size(), member);

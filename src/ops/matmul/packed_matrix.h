@@ -113,6 +113,10 @@ class PackedMatrix {
   }
 
  private:
+  // planned(), over memory of its size.
+  static PackedMatrix placed(std::span<const PackPart> parts, std::span<const std::byte> memory,
+                             PartOrder order);
+
   std::string name_;
   ComputeLayout layout_;
   formats::StorageFormat format_ = formats::StorageFormat::f32;
