@@ -148,6 +148,8 @@ std::optional<ModelReference> parse_reference(std::string_view text) {
     bad_reference(text, fmt::format("'{}' cannot be a repository's name", printable(out.repo)));
   if (!out.file.empty() && !is_safe_path(out.file)) bad_reference(text, "the file's path is not safe");
   if (!out.revision.empty() && !is_safe_path(out.revision)) bad_reference(text, "the revision is not valid");
+  // A quantization is matched with files' names, folders included: what can be no path can be none of them.
+  if (!out.quant.empty() && !is_safe_path(out.quant)) bad_reference(text, "the quantization is not valid");
   if (!out.file.empty() && !out.quant.empty()) bad_reference(text, "a file and a quantization at once");
   return out;
 }

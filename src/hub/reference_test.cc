@@ -58,10 +58,19 @@ TEST(Reference, OtherThings) {
 }
 
 TEST(Reference, Refused) {
-  for (const char* text : {"org/", "org/name@", "org/name:", "org/../name", "org/na--me", "org/.name",
-                           "org/name.git", "org/name-", "org/name/../../x", "org/name/a//b",
-                           "org/name/file:Q4", "org/name@../x", "org/na me", "hf.co/", "org/name@a\\b"})
+  for (const char* text :
+       {"org/", "org/name@", "org/name:", "org/../name", "org/na--me", "org/.name", "org/name.git",
+        "org/name-", "org/name/../../x", "org/name/a//b", "org/name/file:Q4", "org/name@../x", "org/na me",
+        "hf.co/", "org/name@a\\b", "https://hf.co/org/name://hf.co/o/x", "org/name:../x", "org/name:Q4\\x"})
     EXPECT_THROW((void)parse_reference(text), Error) << text;
+}
+
+// The stem of a file names its quantization too, with the folder that it lies in.
+TEST(Reference, QuantizationInAFolder) {
+  const auto reference = parse_reference("org/name:Q4_K_M/model");
+  ASSERT_TRUE(reference);
+  EXPECT_EQ(reference->quant, "Q4_K_M/model");
+  EXPECT_EQ(parse_reference(reference->text())->quant, "Q4_K_M/model");
 }
 
 TEST(Reference, SafePaths) {
