@@ -78,6 +78,8 @@ bool take_link_form(std::string_view rest, ModelReference* out) {
 
 std::string ModelReference::text() const {
   std::string out = repo;
+  // An owner called as the hub is: without the hub's name in front it would be taken for it.
+  if (std::string_view rest = out; strip_hub_prefix(&rest)) out = "hf.co/" + out;
   if (!file.empty()) out += "/" + file;
   if (file.empty() && !quant.empty()) out += ":" + quant;
   if (!revision.empty() && revision != "main") out += "@" + revision;

@@ -73,6 +73,15 @@ TEST(Reference, QuantizationInAFolder) {
   EXPECT_EQ(parse_reference(reference->text())->quant, "Q4_K_M/model");
 }
 
+TEST(Reference, OwnerCalledAsTheHub) {
+  for (const char* text : {"hf.co/hf.co/name", "hf.co/huggingface.co/name:Q8_0@v2"}) {
+    const auto reference = parse_reference(text);
+    ASSERT_TRUE(reference);
+    EXPECT_EQ(reference->text(), text);
+    EXPECT_EQ(parse_reference(reference->text())->repo, reference->repo);
+  }
+}
+
 TEST(Reference, SafePaths) {
   for (const char* path : {"a", "a/b.c", "a b/ü", "...", "a/.hidden"})
     EXPECT_TRUE(is_safe_path(path)) << path;
