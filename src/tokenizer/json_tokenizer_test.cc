@@ -158,7 +158,7 @@ TEST(AddedTokens, Ids) {
   EXPECT_EQ(tokenizer.warnings().size(), 3);
   t["model"]["vocab"] = {{"a", 0}, {"b", 5}};
   t["model"]["unk_token"] = "a";
-  t["added_tokens"] = {added("<x>", {{"id", 1}})};
+  t["added_tokens"] = json::array({added("<x>", {{"id", 1}})});
   EXPECT_EQ(load(t).id_of("<x>"), 2);
 }
 
@@ -182,7 +182,7 @@ TEST(JsonTokenizer, InvalidTextIsRepaired) {
 }
 
 TEST(JsonTokenizer, ConfigFiles) {
-  const std::string text = small({added("</s>", {{"special", true}})}).dump();
+  const std::string text = small(json::array({added("</s>", {{"special", true}})})).dump();
   TokenizerFiles files;
   files.tokenizer_json = text;
   files.tokenizer_config_json =
