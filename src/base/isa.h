@@ -1,12 +1,12 @@
 // Instruction-set levels: each op's CPU source is compiled once per level, and one level is picked when a
-// model is built.
-//
-// A kernel source (src/ops/<op>/cpu.cc) is written like this:
+// model is built. A kernel source (src/ops/<op>/cpu.cc) is written like this, all of it static or unnamed:
 //
 //   #include "base/isa.h"
-//   namespace kvasir::ops { namespace KVASIR_ISA_NAMESPACE { ... code, everything static or in an unnamed
-//   namespace ... } extern const RmsNormKernels KVASIR_ISA_SYMBOL(rms_norm_kernels); const RmsNormKernels
-//   KVASIR_ISA_SYMBOL(rms_norm_kernels) = {KVASIR_ISA_NAMESPACE::rms_norm}; }
+//   namespace kvasir::ops {
+//   namespace KVASIR_ISA_NAMESPACE { ... }
+//   extern const RmsNormKernels KVASIR_ISA_SYMBOL(rms_norm_kernels);
+//   const RmsNormKernels KVASIR_ISA_SYMBOL(rms_norm_kernels) = {KVASIR_ISA_NAMESPACE::rms_norm};
+//   }
 //
 // and its header says KVASIR_KERNEL_TABLE(RmsNormKernels, rms_norm_kernels), which declares
 // `rms_norm_kernels(IsaLevel)`. Keep standard-library templates out of kernel sources: the linker keeps one

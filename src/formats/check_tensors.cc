@@ -88,14 +88,14 @@ bool mlx_scale_is_valid(const WeightSource& source, const std::byte* plane, int6
 
 void check_finite(const WeightSource& source) {
   const StorageFormatInfo& format = info(source.format);
-  if (format.block_elements == 0) {
+  // What comes through a reader is checked by its values: a scale that is no number makes each of them none.
+  if (format.block_elements == 0 && source.reader == nullptr) {
     const int64_t groups = source.rows * (source.cols / source.group_size);
     for (int64_t g = 0; g < groups; ++g)
       if (!mlx_scale_is_valid(source, source.scales, g) ||
           (source.biases != nullptr && !mlx_scale_is_valid(source, source.biases, g)))
         invalid_scale(source, g);
-    if (source.format != StorageFormat::mlx_mxfp8 && source.format != StorageFormat::f8_scaled)
-      return;  // only E4M3 codes can be NaN
+    if (source.format != StorageFormat::mlx_mxfp8) return;  // only E4M3 codes can be NaN
   } else if (format.block_elements > 1) {
     return check_blocks(source, format);
   }
@@ -108,6 +108,7 @@ void check_finite(const WeightSource& source) {
     case StorageFormat::f8_e5m2:
     case StorageFormat::mlx_mxfp8:
     case StorageFormat::f8_scaled:
+    case StorageFormat::int_scaled:
       break;
     default:
       return;

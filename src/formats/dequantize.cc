@@ -1,6 +1,7 @@
 #include "formats/dequantize.h"
 
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 #include "formats/decode_blocks.h"
@@ -64,17 +65,26 @@ void decode_mlx_affine(const WeightSource& source, int64_t row, std::span<float>
   }
 }
 
-void decode_f8_scaled(const WeightSource& source, int64_t row, std::span<float> out) {
-  KVASIR_CHECK(source.scale_dtype == Dtype::f32);
-  check_mlx(source, 8);
+void decode_scaled(const WeightSource& source, int64_t row, std::span<float> out) {
+  KVASIR_CHECK_MSG(source.reader != nullptr && source.group_size > 0 && source.cols % source.group_size == 0,
+                   "{}: group size {} for {} columns", source.name, source.group_size, source.cols);
   const auto group = static_cast<size_t>(source.group_size);
   const size_t groups = out.size() / group;
-  const auto* codes =
-      reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(row) * source.row_bytes;
-  const std::byte* scales = source.scales + static_cast<size_t>(row) * groups * sizeof(float);
+  std::vector<uint8_t> codes(out.size());
+  std::vector<uint32_t> scales(groups);
+  std::vector<uint16_t> zeros(groups);
+  source.reader->read(source.first_row + row, 0, source.cols, codes.data(), scales.data(), zeros.data());
   for (size_t g = 0; g < groups; ++g) {
-    const float scale = load_real(scales, g, Dtype::f32);
-    for (size_t i = g * group; i < (g + 1) * group; ++i) out[i] = e4m3_to_f32(codes[i]) * scale;
+    const float scale = load_real(reinterpret_cast<const std::byte*>(&scales[g]), 0, source.scale_dtype);
+    const float minimum = -static_cast<float>(zeros[g]) * scale;
+    for (size_t i = g * group; i < (g + 1) * group; ++i) {
+      if (source.format == StorageFormat::f8_scaled)
+        out[i] = e4m3_to_f32(codes[i]) * scale;
+      else if (source.zeros)
+        out[i] = static_cast<float>(codes[i]) * scale + minimum;
+      else
+        out[i] = static_cast<float>(static_cast<int>(codes[i]) - (1 << (source.bits - 1))) * scale;
+    }
   }
 }
 
@@ -128,7 +138,8 @@ void dequantize_row(const WeightSource& source, int64_t row, std::span<float> ou
     case StorageFormat::mlx_nvfp4:
       return decode_mlx_float(source, row, out);
     case StorageFormat::f8_scaled:
-      return decode_f8_scaled(source, row, out);
+    case StorageFormat::int_scaled:
+      return decode_scaled(source, row, out);
     default:
       break;
   }

@@ -1,6 +1,7 @@
 #include "formats/foreign_quantization.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -66,6 +67,17 @@ class ForeignReader {
     if (size <= 0 || size % 32 != 0) refuse(fmt::format("group size {}", size));
     return static_cast<int>(size);
   }
+  // Rows and columns under one scale.
+  std::pair<int, int> block(const char* key) const {
+    const json* value = find(key);
+    const auto is_size = [](const json& n) { return n.is_number_integer() && n > 0 && n <= 65536; };
+    if (value == nullptr || !value->is_array() || value->size() != 2 || !is_size((*value)[0]) ||
+        !is_size((*value)[1]))
+      malformed(key, "two sizes", value);
+    const int cols = (*value)[1].get<int>();
+    if (cols % 32 != 0) refuse(fmt::format("blocks of {} columns", cols));
+    return {(*value)[0].get<int>(), cols};
+  }
   [[noreturn]] void malformed(const char* key, std::string_view expected, const json* got) const {
     throw_error(ErrorCode::corrupt_file, "{}: quantization {}: {}: expected {}, got {}", printable(file_),
                 printable(method_), key, expected, got == nullptr ? "none" : printable(show(*got)));
@@ -102,7 +114,8 @@ ForeignScheme gptq(const ForeignReader& section) {
   if (scheme.bits != 2 && scheme.bits != 4 && scheme.bits != 8)
     section.refuse(fmt::format("{} bits", scheme.bits));
   scheme.group_size = section.group_size("group_size", std::nullopt);
-  if (section.flag("desc_act", false) && scheme.group_size > 0)
+  // With static_groups the codes were chosen in that order, but a column's group is where it stands.
+  if (section.flag("desc_act", false) && !section.flag("static_groups", false) && scheme.group_size > 0)
     section.refuse("desc_act: columns in the order of their activations");
   const char* key = section.find("checkpoint_format") != nullptr ? "checkpoint_format" : "format";
   const std::string format = section.text(key, "gptq");
@@ -119,17 +132,8 @@ ForeignScheme fp8(const ForeignReader& section) {
   ForeignScheme scheme{.layout = ForeignLayout::fp8, .bits = 8, .symmetric = true};
   const std::string format = section.text("fmt", "e4m3");
   if (format != "e4m3" && format != "float8_e4m3fn") section.refuse("fmt " + format);
-  const json* block = section.find("weight_block_size");
-  if (block == nullptr) return scheme;
-  const auto side = [&](size_t i) {
-    if (!block->is_array() || block->size() != 2 || !(*block)[i].is_number_integer() || (*block)[i] <= 0 ||
-        (*block)[i] > 65536)
-      section.malformed("weight_block_size", "two sizes", block);
-    return (*block)[i].get<int>();
-  };
-  scheme.block_rows = side(0);
-  scheme.block_cols = side(1);
-  if (scheme.block_cols % 32 != 0) section.refuse(fmt::format("blocks of {} columns", scheme.block_cols));
+  if (section.find("weight_block_size") != nullptr)
+    std::tie(scheme.block_rows, scheme.block_cols) = section.block("weight_block_size");
   return scheme;
 }
 
@@ -178,14 +182,7 @@ ForeignScheme compressed(const ForeignReader& weights, const std::string& format
     weights.refuse(format.empty() ? "no format" : "format " + format);
   }
   if (strategy == "block" && scheme.layout == ForeignLayout::fp8) {
-    const json* block = weights.find("block_structure");
-    const bool sizes = block != nullptr && block->is_array() && block->size() == 2 &&
-                       (*block)[0].is_number_integer() && (*block)[1].is_number_integer() &&
-                       (*block)[0] > 0 && (*block)[0] <= 65536 && (*block)[1] > 0 && (*block)[1] <= 65536;
-    if (!sizes) weights.malformed("block_structure", "two sizes", block);
-    scheme.block_rows = (*block)[0].get<int>();
-    scheme.block_cols = (*block)[1].get<int>();
-    if (scheme.block_cols % 32 != 0) weights.refuse(fmt::format("blocks of {} columns", scheme.block_cols));
+    std::tie(scheme.block_rows, scheme.block_cols) = weights.block("block_structure");
   } else if (strategy == "group" && scheme.layout != ForeignLayout::fp8) {
     scheme.group_size = weights.group_size("group_size", std::nullopt);
   } else if (strategy != "channel" && strategy != "tensor") {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/test_folder.h"
+#include "formats/check_tensors.h"
 #include "formats/checkpoint.h"
 #include "formats/dequantize.h"
 #include "formats/json.h"
@@ -40,6 +41,12 @@ struct Tensor {
   std::vector<std::byte> bytes;
 };
 using Tensors = std::map<std::string, Tensor>;
+
+size_t size_of_one(const Tensor& tensor) {
+  size_t elements = 1;
+  for (const int64_t n : tensor.shape) elements *= static_cast<size_t>(n);
+  return tensor.bytes.size() / elements;
+}
 
 // The stored tensors of a case, by name: "p.qweight", ...
 Tensors stored(const std::string& name) {
@@ -71,12 +78,12 @@ class Foreign : public testing::Test {
     checkpoint.read_headers();
     return checkpoint;
   }
-  // The message of the error on the way to the data of "p.weight".
+  // The message of the error on the way to the values of "p.weight".
   std::string refusal(const Tensors& tensors, const json& section) const {
     write(tensors, section);
     try {
       const Checkpoint checkpoint = open();
-      checkpoint.weight(checkpoint.tensor("p.weight"));
+      checkpoint.values(checkpoint.tensor("p.weight"));
     } catch (const Error& error) {
       return fmt::format("[{}] {}", name(error.code()), error.what());
     }
@@ -181,6 +188,46 @@ TEST_F(Foreign, DamageIsNamed) {
               HasSubstr("p.weight_global_scale: expected a scale above 0"));
   EXPECT_THAT(damaged("fp8-blocks", [](Tensors& t) { t.erase("p.weight_scale_inv"); }),
               HasSubstr("p.weight is F8_E4M3 and p.weight_scale is missing"));
+  // A last dimension that is not the one that the codes imply.
+  const auto narrower = [](Tensor& tensor) {
+    const auto last = static_cast<size_t>(tensor.shape.back());
+    tensor.bytes.resize(tensor.bytes.size() / last * (last - 1));
+    --tensor.shape.back();
+  };
+  for (const auto& [name, part] : {std::pair{"awq-32", "p.qzeros"},
+                                   {"awq-32", "p.scales"},
+                                   {"gptq-4", "p.qzeros"},
+                                   {"gptq-4", "p.g_idx"},
+                                   {"ct-pack-4-asym", "p.weight_zero_point"},
+                                   {"ct-pack-4-asym", "p.weight_scale"},
+                                   {"fp8-blocks", "p.weight_scale_inv"},
+                                   {"ct-nvfp4", "p.weight_scale"}}) {
+    const std::string which = part;
+    EXPECT_THAT(damaged(name, [&](Tensors& t) { narrower(t[which]); }),
+                testing::AllOf(HasSubstr("[corrupt_file]"), HasSubstr(which)))
+        << name;
+  }
+}
+
+TEST_F(Foreign, ScalesThatAreNoNumbersAreFound) {
+  for (const char* name : {"awq-32", "gptq-4", "ct-pack-4-sym", "fp8-blocks", "ct-nvfp4"}) {
+    Tensors tensors = stored(name);
+    for (auto& [part, tensor] : tensors) {
+      const bool scales =
+          part.ends_with("scales") || part.ends_with("weight_scale") || part.ends_with("weight_scale_inv");
+      // All bits set is NaN in every dtype that scales have.
+      if (scales) std::fill_n(tensor.bytes.begin(), size_of_one(tensor), std::byte{0xFF});
+    }
+    write(tensors, cases()[name]["config"]);
+    const Checkpoint checkpoint = open();
+    try {
+      check_finite(checkpoint.weight(checkpoint.tensor("p.weight")));
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_file) << name;
+      EXPECT_THAT(error.what(), HasSubstr("p.weight")) << name;
+    }
+  }
 }
 
 TEST_F(Foreign, WhatIsNotReadIsRefusedFromTheConfigAlone) {
@@ -210,6 +257,7 @@ TEST_F(Foreign, WhatIsNotReadIsRefusedFromTheConfigAlone) {
   EXPECT_THAT(refuse(with("awq-32", {{"group_size", 48}})), HasSubstr("group size 48"));
   EXPECT_THAT(refuse(with("gptq-4", {{"bits", 3}})), HasSubstr("\"gptq\" (3 bits)"));
   EXPECT_THAT(refuse(with("gptq-4", {{"desc_act", true}})), HasSubstr("desc_act"));
+  EXPECT_EQ(refuse(with("gptq-4", {{"desc_act", true}, {"static_groups", true}})), "opened");
   EXPECT_THAT(refuse(with("gptq-4", {{"checkpoint_format", "marlin"}})),
               HasSubstr("checkpoint_format marlin"));
   EXPECT_THAT(refuse(with("gptq-4", {{"dynamic", {{"+:x", {{"bits", 8}}}}}})), HasSubstr("dynamic"));

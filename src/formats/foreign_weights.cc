@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -70,7 +71,7 @@ int converted_group(const ForeignScheme& scheme, int64_t cols) {
   const int64_t stored = scheme.block_cols > 0   ? scheme.block_cols
                          : scheme.group_size > 0 ? scheme.group_size
                                                  : cols;
-  for (const int group : {128, 64, 32})
+  for (const int group : {256, 128, 64, 32})
     if (stored % group == 0 && cols % group == 0) return group;
   return 0;
 }
@@ -85,124 +86,154 @@ uint32_t load_word(std::span<const std::byte> data, size_t index) {
   return word;
 }
 
-float load_scale(std::span<const std::byte> data, D dtype, size_t index) {
+uint16_t load_half(std::span<const std::byte> data, size_t index) {
   uint16_t half;
+  std::memcpy(&half, data.data() + 2 * index, 2);
+  return half;
+}
+
+// The bits of a stored scale in the converted form's dtype: its own, or f32 for E8M0.
+uint32_t scale_bits(std::span<const std::byte> data, D dtype, size_t index) {
   switch (dtype) {
-    case D::f32: {
-      float value;
-      std::memcpy(&value, data.data() + 4 * index, 4);
-      return value;
-    }
+    case D::f32:
+      return load_word(data, index);
     case D::f16:
-      std::memcpy(&half, data.data() + 2 * index, 2);
-      return f16_to_f32(half);
     case D::bf16:
-      std::memcpy(&half, data.data() + 2 * index, 2);
-      return bf16_to_f32(half);
+      return load_half(data, index);
     default:
-      return e8m0_to_f32(static_cast<uint8_t>(data[index]));
+      return std::bit_cast<uint32_t>(e8m0_to_f32(static_cast<uint8_t>(data[index])));
   }
-}
-
-void store_scale(std::byte* out, Dtype dtype, size_t index, float value) {
-  if (dtype == Dtype::f32) {
-    std::memcpy(out + 4 * index, &value, 4);
-    return;
-  }
-  const uint16_t bits = dtype == Dtype::f16 ? f32_to_f16(value) : f32_to_bf16(value);
-  std::memcpy(out + 2 * index, &bits, 2);
-}
-
-// [rows, cols] words -> [cols, rows], in tiles that the first-level cache holds.
-void transpose_words(std::span<const std::byte> in, int64_t rows, int64_t cols, std::byte* out) {
-  constexpr int64_t kTile = 32;
-  for (int64_t r0 = 0; r0 < rows; r0 += kTile)
-    for (int64_t c0 = 0; c0 < cols; c0 += kTile)
-      for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c)
-        for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
-          std::memcpy(out + 4 * (c * rows + r), in.data() + 4 * (r * cols + c), 4);
 }
 
 // AWQ: column 8 w + c of a row lies in word w at bit 4 * kAwqOrder[c].
 constexpr std::array<int, 8> kAwqOrder = {0, 4, 1, 5, 2, 6, 3, 7};
 
-// [in, out/8] words in that order -> [out, in/8] words of consecutive nibbles.
-void transpose_awq(std::span<const std::byte> data, int64_t in, int64_t words, std::byte* out) {
-  for (int64_t i0 = 0; i0 < in; i0 += 8)
-    for (int64_t w = 0; w < words; ++w) {
-      uint32_t block[8], turned[8] = {};
-      for (int k = 0; k < 8; ++k) block[k] = load_word(data, static_cast<size_t>((i0 + k) * words + w));
-      for (int c = 0; c < 8; ++c)
-        for (int k = 0; k < 8; ++k)
-          turned[c] |= ((block[k] >> (4 * kAwqOrder[static_cast<size_t>(c)])) & 15u) << (4 * k);
-      for (int c = 0; c < 8; ++c) std::memcpy(out + 4 * ((8 * w + c) * (in / 8) + i0 / 8), &turned[c], 4);
-    }
-}
-
-// The converted planes of a module: scales and biases, [rows, cols / group].
-class Converter {
+// A module as rows of codes, scales and zero points. Everything is read where it lies in the mapping.
+class ForeignRows final : public RowReader {
  public:
-  Converter(const SafetensorsModel& model, const ForeignTensor& tensor, std::string_view name)
-      : model_(model), t_(tensor), name_(name) {}
+  ForeignRows(const SafetensorsModel& model, const ForeignTensor& tensor)
+      : t_(tensor),
+        codes_(model.data(*tensor.codes)),
+        scales_(model.data(*tensor.scales)),
+        zeros_(tensor.zeros != nullptr ? model.data(*tensor.zeros) : std::span<const std::byte>()),
+        middle_(1 << (tensor.bits() - 1)),
+        stored_group_(tensor.scheme.block_cols > 0   ? tensor.scheme.block_cols
+                      : tensor.scheme.group_size > 0 ? tensor.scheme.group_size
+                                                     : tensor.cols),
+        file_(model.file(tensor.codes->file).path()) {}
 
-  WeightSource run() {
-    WeightSource source = foreign_layout(t_, name_);
-    switch (t_.scheme.layout) {
-      case ForeignLayout::nvfp4_divided:
-      case ForeignLayout::nvfp4_times:
-      case ForeignLayout::mxfp4:
-        source.data = model_.data(*t_.codes).data();
-        source.scales = model_.data(*t_.scales).data();
-        if (t_.global != nullptr) {
-          const float global = load_scale(model_.data(*t_.global), D::f32, 0);
-          source.tensor_scale = t_.scheme.layout == ForeignLayout::nvfp4_divided ? 1.0f / global : global;
-          if (!(source.tensor_scale > 0) || source.tensor_scale > 3e38f)
-            corrupt(*t_.global, fmt::format("a scale above 0, got {}", global));
-        }
-        return source;
-      default:
-        break;
+  void read(int64_t row, int64_t col, int64_t count, uint8_t* codes, uint32_t* scales,
+            uint16_t* zeros) const override {
+    KVASIR_CHECK(row >= 0 && row < t_.rows && col >= 0 && col % t_.group == 0 && count <= t_.cols - col);
+    read_codes(row, col, count, codes);
+    for (int64_t first = col; first < col + count; first += t_.group, ++scales, ++zeros) {
+      const int64_t g = first / stored_group_;
+      *scales = scale(row, g);
+      if (t_.scheme.layout == ForeignLayout::fp8) continue;
+      const int zero = zero_point(row, g);
+      if (t_.scheme.symmetric && zero != middle_)
+        throw_error(ErrorCode::corrupt_file,
+                    "{}: tensor {}: expected zero points of {} (symmetric), got {} for row {}, group {}",
+                    printable(file_), printable(t_.zeros->name), middle_, zero, row, g);
+      *zeros = static_cast<uint16_t>(zero);
     }
-    check_shape();
-    check_order();
-    const size_t groups = static_cast<size_t>(t_.rows) * static_cast<size_t>(t_.cols / t_.group);
-    const size_t plane = groups * size_of(t_.scale_dtype);
-    const size_t code_bytes = needs_copy() ? static_cast<size_t>(t_.rows) * source.row_bytes : 0;
-    const bool affine = source.format == StorageFormat::mlx_affine;
-    const std::shared_ptr<std::byte[]> memory(new std::byte[code_bytes + (affine ? 2 : 1) * plane]);
-    if (code_bytes > 0) copy_codes(memory.get());
-    source.data = code_bytes > 0 ? memory.get() : model_.data(*t_.codes).data();
-    source.scales = memory.get() + code_bytes;
-    if (affine) source.biases = source.scales + plane;
-    fill_planes(memory.get() + code_bytes, affine ? memory.get() + code_bytes + plane : nullptr);
-    source.owner = memory;
-    return source;
   }
 
  private:
-  [[noreturn]] void corrupt(const SafetensorsTensor& tensor, std::string_view expected) const {
-    throw_error(ErrorCode::corrupt_file, "{}: tensor {}: expected {}",
-                printable(model_.file(tensor.file).path()), printable(tensor.name), expected);
+  void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const {
+    const int bits = t_.bits(), per_word = 32 / bits;
+    const uint32_t mask = bits == 8 ? 255u : (1u << bits) - 1u;
+    switch (t_.scheme.layout) {
+      case ForeignLayout::awq: {  // a word of each column holds eight rows
+        const int shift = 4 * kAwqOrder[static_cast<size_t>(row % 8)];
+        size_t at = static_cast<size_t>(col * (t_.rows / 8) + row / 8);
+        for (int64_t i = 0; i < count; ++i, at += static_cast<size_t>(t_.rows / 8))
+          out[i] = static_cast<uint8_t>((load_word(codes_, at) >> shift) & 15u);
+        return;
+      }
+      case ForeignLayout::gptq:
+        for (int64_t i = 0; i < count; i += per_word) {
+          uint32_t word = load_word(codes_, static_cast<size_t>((col + i) / per_word * t_.rows + row));
+          for (int k = 0; k < per_word; ++k, word >>= bits) out[i + k] = static_cast<uint8_t>(word & mask);
+        }
+        return;
+      case ForeignLayout::packed: {
+        size_t at = static_cast<size_t>(row * (t_.cols / per_word) + col / per_word);
+        for (int64_t i = 0; i < count; i += per_word) {
+          uint32_t word = load_word(codes_, at++);
+          for (int k = 0; k < per_word; ++k, word >>= bits) out[i + k] = static_cast<uint8_t>(word & mask);
+        }
+        return;
+      }
+      default: {
+        const auto* bytes = reinterpret_cast<const uint8_t*>(codes_.data()) + row * t_.cols + col;
+        const uint8_t flip = t_.scheme.layout == ForeignLayout::integer ? 0x80 : 0;  // q + 128
+        for (int64_t i = 0; i < count; ++i) out[i] = bytes[i] ^ flip;
+      }
+    }
   }
-  bool needs_copy() const {
-    return t_.scheme.layout == ForeignLayout::awq || t_.scheme.layout == ForeignLayout::gptq ||
-           t_.scheme.layout == ForeignLayout::integer;
+
+  // Field r % (32 / bits) of a word.
+  int field(uint32_t word, int64_t r) const {
+    const int per_word = 32 / t_.bits();
+    return static_cast<int>((word >> (t_.bits() * (r % per_word))) & ((1u << t_.bits()) - 1u));
   }
-  void copy_codes(std::byte* out) const {
-    const std::span<const std::byte> data = model_.data(*t_.codes);
-    if (t_.scheme.layout == ForeignLayout::awq) return transpose_awq(data, t_.cols, t_.rows / 8, out);
-    if (t_.scheme.layout == ForeignLayout::gptq)
-      return transpose_words(data, t_.codes->shape[0], t_.codes->shape[1], out);
-    for (size_t i = 0; i < data.size(); ++i) out[i] = data[i] ^ std::byte{0x80};  // q + 128
+
+  // Zero point of row r and stored group g, as the codes count: value = (code - zero) * scale.
+  int zero_point(int64_t r, int64_t g) const {
+    if (t_.zeros == nullptr) return middle_;
+    const int per_word = 32 / t_.bits();
+    const int64_t width = t_.zeros->shape.empty() ? 1 : t_.zeros->shape.back();
+    switch (t_.scheme.layout) {
+      case ForeignLayout::awq: {
+        const uint32_t word = load_word(zeros_, static_cast<size_t>(g * width + r / 8));
+        return static_cast<int>((word >> (4 * kAwqOrder[static_cast<size_t>(r % 8)])) & 15u);
+      }
+      case ForeignLayout::gptq:
+        return field(load_word(zeros_, static_cast<size_t>(g * width + r / per_word)), r) +
+               (t_.scheme.zero_plus_one ? 1 : 0);
+      case ForeignLayout::packed:  // stored with the same offset as the codes
+        return field(load_word(zeros_, static_cast<size_t>(r / per_word * width + g)), r);
+      default: {  // int8: signed, as the codes were
+        const auto at = is_one(*t_.zeros) ? size_t{0} : static_cast<size_t>(r * width + g);
+        return static_cast<int8_t>(zeros_[at]) + middle_;
+      }
+    }
   }
-  void check_shape() const {
+
+  uint32_t scale(int64_t r, int64_t g) const {
+    const auto& s = *t_.scales;
+    const bool by_columns = t_.scheme.layout == ForeignLayout::awq || t_.scheme.layout == ForeignLayout::gptq;
+    int64_t at = 0;
+    if (by_columns)
+      at = g * t_.rows + r;
+    else if (t_.scheme.block_rows > 0)
+      at = r / t_.scheme.block_rows * s.shape[1] + g;
+    else if (!is_one(s))
+      at = s.shape.size() == 2 ? r * s.shape[1] + g : r;
+    return scale_bits(scales_, s.dtype, static_cast<size_t>(at));
+  }
+
+  const ForeignTensor t_;
+  const std::span<const std::byte> codes_, scales_, zeros_;
+  const int middle_;
+  const int64_t stored_group_;
+  const std::string file_;
+};
+
+// Says what is wrong with a tensor's values.
+class ValueCheck {
+ public:
+  ValueCheck(const SafetensorsModel& model, const ForeignTensor& tensor) : model_(model), t_(tensor) {}
+
+  void shape() const {
     if (t_.shape == nullptr) return;
     int64_t stored[2];
     std::memcpy(stored, model_.data(*t_.shape).data(), sizeof stored);
     if (stored[0] != t_.rows || stored[1] != t_.cols)
       corrupt(*t_.shape, fmt::format("[{}, {}], got [{}, {}]", t_.rows, t_.cols, stored[0], stored[1]));
   }
-  void check_order() const {
+  void order() const {
     if (t_.order == nullptr) return;
     const std::span<const std::byte> data = model_.data(*t_.order);
     const int64_t group = t_.scheme.group_size > 0 ? t_.scheme.group_size : t_.cols;
@@ -216,77 +247,21 @@ class Converter {
             printable(model_.file(t_.order->file).path()), printable(t_.order->name), i, stored, i / group);
     }
   }
-
-  // Zero point of row r and stored group g, as the codes count: value = (code - zero) * scale.
-  int zero_point(int64_t r, int64_t g) const {
-    const int middle = 1 << (t_.bits() - 1);
-    if (t_.zeros == nullptr) return middle;
-    const std::span<const std::byte> data = zeros_;
-    switch (t_.scheme.layout) {
-      case ForeignLayout::awq: {
-        const uint32_t word = load_word(data, static_cast<size_t>(g * (t_.rows / 8) + r / 8));
-        return static_cast<int>((word >> (4 * kAwqOrder[static_cast<size_t>(r % 8)])) & 15u);
-      }
-      case ForeignLayout::gptq: {
-        const int per_word = 32 / t_.bits();
-        const uint32_t word = load_word(data, static_cast<size_t>(g * t_.zeros->shape[1] + r / per_word));
-        const auto stored =
-            static_cast<int>((word >> (t_.bits() * (r % per_word))) & ((1u << t_.bits()) - 1u));
-        return stored + (t_.scheme.zero_plus_one ? 1 : 0);
-      }
-      case ForeignLayout::packed: {  // stored with the same offset as the codes
-        const int per_word = 32 / t_.bits();
-        const uint32_t word = load_word(data, static_cast<size_t>(r / per_word * t_.zeros->shape[1] + g));
-        return static_cast<int>((word >> (t_.bits() * (r % per_word))) & ((1u << t_.bits()) - 1u));
-      }
-      default: {  // int8: signed, as the codes were
-        const bool one = is_one(*t_.zeros);
-        const auto at = one ? size_t{0} : static_cast<size_t>(r * t_.zeros->shape[1] + g);
-        return static_cast<int8_t>(data[at]) + middle;
-      }
-    }
+  // What multiplies the product's result.
+  float tensor_scale() const {
+    const float global = std::bit_cast<float>(load_word(model_.data(*t_.global), 0));
+    const float scale = t_.scheme.layout == ForeignLayout::nvfp4_divided ? 1.0f / global : global;
+    if (!(scale > 0) || scale > 3e38f) corrupt(*t_.global, fmt::format("a scale above 0, got {}", global));
+    return scale;
   }
 
-  float scale(int64_t r, int64_t g) const {
-    const auto& s = *t_.scales;
-    const bool by_columns = t_.scheme.layout == ForeignLayout::awq || t_.scheme.layout == ForeignLayout::gptq;
-    int64_t at = 0;
-    if (by_columns)
-      at = g * t_.rows + r;
-    else if (t_.scheme.block_rows > 0)
-      at = r / t_.scheme.block_rows * s.shape[1] + g;
-    else if (!is_one(s))
-      at = s.shape.size() == 2 ? r * s.shape[1] + g : r;
-    return load_scale(scales_, s.dtype, static_cast<size_t>(at));
+ private:
+  [[noreturn]] void corrupt(const SafetensorsTensor& tensor, std::string_view expected) const {
+    throw_error(ErrorCode::corrupt_file, "{}: tensor {}: expected {}",
+                printable(model_.file(tensor.file).path()), printable(tensor.name), expected);
   }
-
-  void fill_planes(std::byte* scales, std::byte* biases) {
-    scales_ = model_.data(*t_.scales);
-    if (t_.zeros != nullptr) zeros_ = model_.data(*t_.zeros);
-    const int64_t groups = t_.cols / t_.group;
-    const int64_t stored = t_.scheme.block_cols > 0   ? t_.scheme.block_cols
-                           : t_.scheme.group_size > 0 ? t_.scheme.group_size
-                                                      : t_.cols;
-    const int middle = 1 << (t_.bits() - 1);
-    size_t at = 0;
-    for (int64_t r = 0; r < t_.rows; ++r)
-      for (int64_t j = 0; j < groups; ++j, ++at) {
-        const int64_t g = j * t_.group / stored;
-        const float s = scale(r, g);
-        store_scale(scales, t_.scale_dtype, at, s);
-        if (biases == nullptr) continue;
-        const int zero = zero_point(r, g);
-        if (t_.scheme.symmetric && zero != middle)
-          corrupt(*t_.zeros, fmt::format("zero points of {} (symmetric), got {} for row {}, group {}", middle,
-                                         zero, r, g));
-        store_scale(biases, t_.scale_dtype, at, -static_cast<float>(zero) * s);
-      }
-  }
-
   const SafetensorsModel& model_;
   const ForeignTensor& t_;
-  std::string_view name_;
-  std::span<const std::byte> scales_, zeros_;
 };
 
 }  // namespace
@@ -301,7 +276,7 @@ StorageFormat ForeignTensor::format() const {
     case ForeignLayout::mxfp4:
       return StorageFormat::mlx_mxfp4;
     default:
-      return StorageFormat::mlx_affine;
+      return StorageFormat::int_scaled;
   }
 }
 
@@ -440,8 +415,7 @@ ForeignTensor read_foreign(const SafetensorsModel& model, std::string_view path,
                 printable(t.codes->name), t.cols, scheme.group_size);
   if (scheme.group_size > 0 && t.cols % scheme.group_size != 0)
     h.corrupt(*t.codes, fmt::format("rows of whole groups of {}", scheme.group_size));
-  // A bias of -2^(b-1) times the scale has the scale's digits; another zero point needs more.
-  if (scheme.layout != ForeignLayout::fp8 && scheme.symmetric) t.scale_dtype = real_dtype(t.scales->dtype);
+  t.scale_dtype = real_dtype(t.scales->dtype);
   return t;
 }
 
@@ -456,12 +430,25 @@ WeightSource foreign_layout(const ForeignTensor& tensor, std::string_view name) 
   source.row_bytes = static_cast<size_t>(tensor.cols) * static_cast<size_t>(tensor.bits()) / 8;
   source.scale_dtype = tensor.scale_dtype;
   source.own_scale = tensor.global != nullptr;
+  source.zeros = source.format == StorageFormat::int_scaled && !tensor.scheme.symmetric;
+  source.zero_base = source.zeros && tensor.scheme.zero_plus_one ? 1 : 0;
   return source;
 }
 
 WeightSource convert_foreign(const SafetensorsModel& model, const ForeignTensor& tensor,
                              std::string_view name) {
-  return Converter(model, tensor, name).run();
+  WeightSource source = foreign_layout(tensor, name);
+  const ValueCheck check(model, tensor);
+  if (tensor.global != nullptr) source.tensor_scale = check.tensor_scale();
+  if (source.format == StorageFormat::mlx_nvfp4 || source.format == StorageFormat::mlx_mxfp4) {
+    source.data = model.data(*tensor.codes).data();
+    source.scales = model.data(*tensor.scales).data();
+    return source;
+  }
+  check.shape();
+  check.order();
+  source.reader = std::make_shared<ForeignRows>(model, tensor);
+  return source;
 }
 
 }  // namespace kvasir::formats

@@ -1,6 +1,6 @@
-// The stored tensors of one module that another tool quantized, and their conversion to a layout of our own:
-// affine codes, E4M3 codes with f32 scales, NVFP4 or MXFP4. Codes and scales keep their values; nothing is
-// quantized again.
+// The stored tensors of one module that another tool quantized, as a matrix of ours: NVFP4 or MXFP4 as it
+// lies in the file; codes and scales in other arrangements through a reader of rows. Codes and scales keep
+// their values; nothing is quantized again, and nothing is held in memory beside the mapping.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,9 @@ bool is_foreign_companion(std::string_view suffix);
 // Error{unsupported} for shapes that the converted form cannot hold.
 ForeignTensor read_foreign(const SafetensorsModel& model, std::string_view path, const ForeignScheme& scheme);
 
-// The converted matrix; its `owner` holds what is not a view into the mapping. Throws Error{corrupt_file} for
-// column orders, zero points and shapes that disagree with the configuration.
+// The matrix over the mapping of `model`, which must outlive it. Throws Error{corrupt_file} for shapes and
+// scales of whole tensors, Error{unsupported} for column orders, that disagree with the configuration; its
+// reader does for zero points.
 WeightSource convert_foreign(const SafetensorsModel& model, const ForeignTensor& tensor,
                              std::string_view name);
 // What convert_foreign() would give, from headers: without data.

@@ -4,8 +4,9 @@
 //   8   u32 version of this format, u32 version of the compute layouts
 //   16  16 bytes: identity of the source (models/packed_source.h)
 //   32  u64 header bytes (checksum included), u64 offset of the data (a multiple of 4096), u64 data bytes
-//   56  u64 entries; then each: u32 length of its name, the name, u64 offset in the data, u64 bytes, 16 bytes
-//   digest ..  u64 XXH3-64 of the header's bytes before it; zeros up to the data; the data, to the file's end
+//   56  u64 entries; then each: u32 length of its name, the name, u64 offset in the data, u64 bytes,
+//       16 bytes digest (XXH3-128)
+//   ..  u64 XXH3-64 of the header's bytes before it; zeros up to the data; the data, to the file's end
 //
 // Numbers are little-endian. Entries lie one after the other, each on a cache line. open() checks everything
 // but the data; who maps an entry checks it against its digest (WeightStore does, while it is mapped).

@@ -111,7 +111,8 @@ float random_normal(uint64_t seed, uint64_t index) {
 RandomRows::RandomRows(StorageFormat format, float deviation, uint64_t seed)
     : format_(format), deviation_(deviation), seed_(seed) {
   const StorageFormatInfo& storage = info(format);
-  if ((storage.block_elements == 0 && format != StorageFormat::f8_scaled) || can_encode(format)) return;
+  const bool foreign = format == StorageFormat::f8_scaled || format == StorageFormat::int_scaled;
+  if ((storage.block_elements == 0 && !foreign) || can_encode(format)) return;
   const BlockDecoder decode = block_decoder(format);
   if (format == StorageFormat::f8_e5m2 || decode == nullptr)
     throw_error(ErrorCode::unsupported, "storage format {}: random weights cannot be made in it",

@@ -58,6 +58,7 @@ constexpr std::array kFormats = std::to_array<StorageFormatInfo>({
     {F::mlx_mxfp8, "mlx-mxfp8", 0, 0, false},
     {F::mlx_nvfp4, "mlx-nvfp4", 0, 0, true},
     {F::f8_scaled, "f8-scaled", 0, 0, false},
+    {F::int_scaled, "int-scaled", 0, 0, true},
 });
 
 constexpr bool in_enumeration_order() {
@@ -66,7 +67,7 @@ constexpr bool in_enumeration_order() {
   return true;
 }
 static_assert(in_enumeration_order(), "kFormats has one row per StorageFormat, in its order");
-static_assert(kFormats.size() == static_cast<size_t>(F::f8_scaled) + 1);
+static_assert(kFormats.size() == static_cast<size_t>(F::int_scaled) + 1);
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
@@ -99,9 +100,10 @@ size_t WeightSource::stored_bytes() const {
   const size_t codes = static_cast<size_t>(rows) * row_bytes;
   if (info(format).block_elements != 0) return codes;
   KVASIR_CHECK(group_size > 0);
-  const size_t plane =
-      static_cast<size_t>(rows) * static_cast<size_t>(cols / group_size) * size_of(scale_dtype);
-  return codes + (format == StorageFormat::mlx_affine ? 2 : 1) * plane;
+  const size_t groups = static_cast<size_t>(rows) * static_cast<size_t>(cols / group_size);
+  const size_t plane = groups * size_of(scale_dtype);
+  return codes + (format == StorageFormat::mlx_affine ? 2 : 1) * plane +
+         (zeros ? groups * static_cast<size_t>(bits) / 8 : 0);
 }
 
 }  // namespace kvasir::formats

@@ -67,8 +67,10 @@ enum class StorageFormat : uint8_t {
   mlx_mxfp4,
   mlx_mxfp8,
   mlx_nvfp4,
-  // E4M3 codes with f32 scales in a tensor of their own: FP8 checkpoints by tensor, row or block.
+  // Of other tools, read through a RowReader: E4M3 codes with scales by tensor, row or block; unsigned codes
+  // less a zero point (of their group, or the middle of the codes), times a scale.
   f8_scaled,
+  int_scaled,
 };
 
 struct StorageFormatInfo {
@@ -84,6 +86,18 @@ std::string_view name(StorageFormat format);
 std::optional<StorageFormat> storage_format_from_name(std::string_view name);  // case-insensitive
 std::span<const StorageFormatInfo> all_storage_formats();
 
+// Hands out rows of a matrix whose stored form is no row of codes: another tool's tensors, packed along their
+// columns or with scales by block (foreign_weights.h). Safe to use from several threads.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+  // Columns [col, col + count) of a row, where col is a multiple of the group: the codes one a byte; of each
+  // group that is touched the bits of its scale (in the source's scale_dtype) and, of int_scaled, its zero
+  // point. Throws Error{corrupt_file} for values that contradict the checkpoint's configuration.
+  virtual void read(int64_t row, int64_t col, int64_t count, uint8_t* codes, uint32_t* scales,
+                    uint16_t* zeros) const = 0;
+};
+
 // One matrix [rows, cols] as it lies in its file: a linear weight is [out, in]. A view: the mapping must
 // outlive it.
 struct WeightSource {
@@ -95,20 +109,25 @@ struct WeightSource {
   size_t row_bytes = 0;
   // Formats with scales apart only. Row r of scales (and biases) begins at scales + r * (cols / group_size) *
   // size_of(scale_dtype).
-  int bits = 0;        // mlx_affine: 2, 3, 4, 5, 6, 8
-  int group_size = 0;  // mlx_affine: 32, 64, 128; mxfp4/mxfp8: 32; nvfp4: 16; f8_scaled: 32, 64, 128
+  int bits = 0;        // mlx_affine: 2, 3, 4, 5, 6, 8; int_scaled: 2, 4, 8
+  int group_size = 0;  // mlx_affine: 32, 64, 128; mxfp4/mxfp8: 32; nvfp4: 16; *_scaled: 32, 64, 128, 256
   Dtype scale_dtype =
-      Dtype::f16;  // mlx_affine: f16, bf16, f32; mx*: u8 (E8M0); nvfp4: u8 (E4M3); f8_scaled: f32
+      Dtype::f16;  // mlx_affine, int_scaled: f16, bf16, f32; mx*: u8 (E8M0); nvfp4: u8 (E4M3); f8_scaled: f32
   const std::byte* scales = nullptr;
   const std::byte* biases = nullptr;
   float tensor_scale = 1.0f;  // nvfp4: a scale of the whole tensor (GGUF: applied to the product's result)
   // The file has such a scale, whatever its value: known from headers, so that plan and load agree on what
   // can share a matrix.
   bool own_scale = false;
-  // Keeps converted data alive where `data`, `scales` or `biases` are no views into the mapping.
-  std::shared_ptr<const void> owner = nullptr;
+  // The *_scaled formats only: in place of data, scales and biases. Row r is row first_row + r of the reader.
+  std::shared_ptr<const RowReader> reader = nullptr;
+  int64_t first_row = 0;
+  // int_scaled: whether groups have zero points of their own, in [zero_base, zero_base + 2^bits); otherwise
+  // all are 2^(bits - 1).
+  bool zeros = false;
+  uint8_t zero_base = 0;
 
-  size_t stored_bytes() const;  // everything a loader reads for it: codes, scales, biases
+  size_t stored_bytes() const;  // everything a loader reads for it: codes, scales, biases, zero points
 };
 
 }  // namespace kvasir::formats

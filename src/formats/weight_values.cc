@@ -12,6 +12,7 @@ WeightSource row_range(const WeightSource& source, int64_t first, int64_t count)
   part.rows = count;
   const auto skip = static_cast<size_t>(first);
   if (part.data != nullptr) part.data += skip * source.row_bytes;
+  part.first_row += first;
   if (info(source.format).block_elements != 0) return part;
   const size_t plane_row = static_cast<size_t>(source.cols / source.group_size) * size_of(source.scale_dtype);
   if (part.scales != nullptr) part.scales += skip * plane_row;

@@ -3,31 +3,25 @@
 #include <openssl/evp.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <regex>
 
+#include "base/digest.h"
 #include "base/error.h"
 
 namespace kvasir::models {
 namespace {
 
-// Gives the whole pages inside a mapped span back: the packed copy is what counts from here on. Harmless on a
-// read-only file mapping: a later access reads the file again.
+// Gives the whole pages inside a mapped span back: the packed copy is what counts from here on. A read-only
+// mapping of a file loses nothing by it: a later access reads the file again.
 void release_mapped(std::span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-}
-
-std::string hex(const unsigned char* bytes, size_t count) {
-  std::string out;
-  for (size_t i = 0; i < count; ++i) out += fmt::format("{:02x}", bytes[i]);
-  return out;
 }
 
 std::string shape_text(const formats::TensorEntry& entry) {
@@ -111,6 +105,7 @@ Dtype WeightStore::storage_dtype(const std::string& path) {
     case formats::StorageFormat::bf16:
       return Dtype::bf16;
     case formats::StorageFormat::mlx_affine:
+    case formats::StorageFormat::int_scaled:
       return checkpoint_->layout(tensor).scale_dtype;
     default:
       return Dtype::f32;
@@ -241,12 +236,16 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
             std::all_of(run.begin(), run.end(), [](const ops::PackPart& p) { return p.row_map.empty(); });
         if (whole) options.done_with = release_mapped;
         matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
+        // What a reader reads lies across the whole of its tensors.
+        if (whole)
+          for (size_t i = begin; i < end; ++i)
+            if (run[i - begin].source.reader != nullptr)
+              checkpoint_->visit_stored_bytes(entry(parts[i].name()), release_mapped);
         entries_.push_back({matrix_name, bytes_ - size, size, matrices_.back().digest()});
       }
     }
     if (loading()) {
-      const auto& digest = matrices_.back().digest();
-      digests_ += matrices_.back().name() + "=" + hex(digest.data(), digest.size());
+      digests_ += matrices_.back().name() + "=" + hex(matrices_.back().digest());
       if (run.front().source.own_scale)
         digests_ +=
             fmt::format("*{:a}*{:a}", matrices_.back().tensor_scale(), matrices_.back().tensor_scale(1));
@@ -300,12 +299,8 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
   const float* values = out;
   if (pack_ != nullptr) values = reinterpret_cast<const float*>(take_mapped(names, size).data());
   if (loading()) {
-    const XXH128_hash_t hash = XXH3_128bits(values, size);
-    digests_ += fmt::format("{}={:016x}{:016x}\n", names, hash.high64, hash.low64);
-    std::array<uint8_t, 16> digest;
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, hash);
-    std::copy_n(canonical.digest, digest.size(), digest.begin());
+    const Digest128 digest = xxh3_128({reinterpret_cast<const std::byte*>(values), size});
+    digests_ += names + "=" + hex(digest) + "\n";
     if (pack_ != nullptr)
       check_mapped(names, digest);
     else
@@ -332,8 +327,7 @@ std::vector<float> WeightStore::values(const std::string& name, int64_t length) 
     if (!std::isfinite(v))
       throw_error(ErrorCode::corrupt_file, "{}: tensor {} holds {}, expected finite values",
                   checkpoint_->path().string(), printable(tensor.name), v);
-  const XXH128_hash_t hash = XXH3_128bits(out.data(), out.size() * sizeof(float));
-  digests_ += fmt::format("{}={:016x}{:016x}\n", tensor.name, hash.high64, hash.low64);
+  digests_ += tensor.name + "=" + hex(xxh3_128(std::as_bytes(std::span(out)))) + "\n";
   return out;
 }
 
@@ -387,7 +381,7 @@ std::string WeightStore::digest() const {
   unsigned length = 0;
   KVASIR_CHECK(EVP_Digest(digests_.data(), digests_.size(), bytes.data(), &length, EVP_sha256(), nullptr) ==
                1);
-  return hex(bytes.data(), bytes.size());
+  return hex(bytes);
 }
 
 }  // namespace kvasir::models

@@ -155,6 +155,13 @@ ComputeLayout compute_layout(const formats::WeightSource& source) {
         return grid(source.format, 16);
       case F::mlx_affine:
         return codes(source.bits, 0, scale_of(source.scale_dtype), source.group_size, true);
+      case F::int_scaled: {
+        ComputeLayout scaled = codes(source.bits, source.zeros ? 0 : 1 << (source.bits - 1),
+                                     scale_of(source.scale_dtype), source.group_size, source.zeros);
+        scaled.zeros = source.zeros;
+        scaled.zero_base = source.zero_base;
+        return scaled;
+      }
       case F::f8_scaled: {
         ComputeLayout scaled = plain(CodeKind::e4m3, 8);
         scaled.scales = scale_of(source.scale_dtype);
@@ -239,7 +246,10 @@ std::string describe(const ComputeLayout& layout) {
     return "?";
   }();
   if (layout.scales == ScaleKind::none) return base;
-  return fmt::format("{}, {} scales{} per {}", base, scales, layout.minima ? " and minima" : "",
+  return fmt::format("{}, {} scales{} per {}", base, scales,
+                     layout.zeros    ? " and zero points"
+                     : layout.minima ? " and minima"
+                                     : "",
                      layout.group);
 }
 
@@ -259,6 +269,12 @@ size_t code_bytes(const ComputeLayout& layout, int64_t cols) {
   if (layout.codes == CodeKind::trits) return 13 * 64;
   if (layout.codes == CodeKind::grid) return static_cast<size_t>(grid_dwords(layout.grid)) * 64;
   return static_cast<size_t>(cols) * kPanelRows * layout.bits / 8;
+}
+
+size_t zero_bytes(const ComputeLayout& layout, int64_t cols) {
+  if (!layout.zeros) return 0;
+  const auto groups = static_cast<size_t>((cols + layout.group - 1) / layout.group);
+  return (layout.bits <= 4 ? (groups + 1) / 2 : groups) * kPanelRows;
 }
 
 size_t chunk_bytes(const ComputeLayout& layout, int64_t cols) {
@@ -287,7 +303,8 @@ size_t chunk_bytes(const ComputeLayout& layout, int64_t cols) {
       break;
     default: {
       const auto groups = static_cast<size_t>((cols + layout.group - 1) / layout.group);
-      bytes += groups * kPanelRows * scale_bytes(layout.scales) * (layout.minima ? 2 : 1);
+      const size_t planes = layout.minima && !layout.zeros ? 2 : 1;
+      bytes += groups * kPanelRows * scale_bytes(layout.scales) * planes + zero_bytes(layout, cols);
     }
   }
   // Whole chunks of two-level layouts start on a cache line where that costs under 2%.

@@ -68,7 +68,11 @@ struct ComputeLayout {
   uint8_t bits = 32;                                          // of a code
   uint8_t offset = 0;                                         // subtracted from a code
   bool minima = false;                                        // value has a per-group addend
-  int16_t group = 0;                                          // columns per (sub-)scale; 0: none
+  // The addend is not stored but minus (zero_base + a stored integer of `bits` bits) times the scale: after
+  // the scales, [group][16] u8, or of up to 4 bits [pair of groups][16] u8, the first in the low nibble.
+  bool zeros = false;
+  uint8_t zero_base = 0;
+  int16_t group = 0;  // columns per (sub-)scale; 0: none
 
   bool operator==(const ComputeLayout&) const = default;
   // Integer kernels work on sub-blocks of 32 columns, or 16 where the scale is finer.
@@ -88,6 +92,7 @@ std::string describe(const ComputeLayout& layout);  // "4-bit codes, f16 scales 
 int64_t padded_cols(const ComputeLayout& layout, int64_t cols);
 // Bytes of a chunk of `cols` (padded) columns, cols <= kChunkCols; and of a whole panel.
 size_t code_bytes(const ComputeLayout& layout, int64_t cols);
+size_t zero_bytes(const ComputeLayout& layout, int64_t cols);
 size_t chunk_bytes(const ComputeLayout& layout, int64_t cols);
 size_t panel_bytes(const ComputeLayout& layout, int64_t cols);
 

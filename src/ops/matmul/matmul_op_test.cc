@@ -28,7 +28,8 @@ TEST(MatmulOps, AreTheFunctionsThatTheyRecord) {
       external(static_cast<size_t>(2 * hidden), 3.0f);
   const std::vector<int32_t> ids = {3, 39, ~1, 0, 3};
 
-  for (ActivationMode mode : {ActivationMode::f32, ActivationMode::bf16, ActivationMode::int8}) {
+  for (ActivationMode mode :
+       {ActivationMode::f32, ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16}) {
     program::ProgramBuilder builder;
     const ValueId x = gather_rows(builder, table.matrix, 4.0f, best_isa_level());
     const ValueId prepared = prepare_activations(builder, x, mode, best_isa_level());

@@ -1,10 +1,9 @@
 #include "ops/matmul/packed_matrix.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "ops/matmul/kernels.h"
@@ -167,6 +166,14 @@ uint8_t* put_scales(const RowChunk* rows, int plane, int groups, uint8_t* out) {
   return out;
 }
 
+void pack_zeros(bool nibbles, int groups, const RowChunk* rows, uint8_t* out) {
+  for (int g = 0; g < groups; g += nibbles ? 2 : 1, out += kPanelRows)
+    for (int lane = 0; lane < kPanelRows; ++lane) {
+      const uint32_t* zero = rows[lane].minima + g;
+      out[lane] = static_cast<uint8_t>(nibbles && g + 1 < groups ? zero[0] | zero[1] << 4 : zero[0]);
+    }
+}
+
 void pack_scales(const ComputeLayout& layout, int cols, const RowChunk* rows, uint8_t* out) {
   const auto d = [&] {
     for (int lane = 0; lane < kPanelRows; ++lane, out += 2) put16(out, rows[lane].d);
@@ -213,7 +220,7 @@ void pack_scales(const ComputeLayout& layout, int cols, const RowChunk* rows, ui
       break;
   }
   const int groups = (cols + layout.group - 1) / layout.group;
-  for (int plane = 0; plane < (layout.minima ? 2 : 1); ++plane) {
+  for (int plane = 0; plane < (layout.minima && !layout.zeros ? 2 : 1); ++plane) {
     switch (layout.scales) {
       case ScaleKind::f16:
       case ScaleKind::bf16:
@@ -226,6 +233,7 @@ void pack_scales(const ComputeLayout& layout, int cols, const RowChunk* rows, ui
         out = put_scales<uint8_t>(rows, plane, groups, out);
     }
   }
+  if (layout.zeros) pack_zeros(layout.bits <= 4, groups, rows, out);
 }
 
 // Sixteen streams of dwords as one: out [dword][16].
@@ -387,6 +395,7 @@ class Release {
     for (Range& range : ranges_) {
       if (range.begin == range.end) continue;
       const WeightSource& source = range.part->source;
+      if (source.reader != nullptr) continue;  // its rows may lie across the whole of the file's tensor
       const auto first = static_cast<size_t>(range.begin),
                  count = static_cast<size_t>(range.end - range.begin);
       options_.done_with({source.data + first * source.row_bytes, count * source.row_bytes});
@@ -412,12 +421,8 @@ class Release {
 };
 
 // The digest of a matrix from those of its panels, in order.
-std::array<uint8_t, 16> combine(const std::vector<XXH128_hash_t>& panels) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(panels.data(), panels.size() * sizeof(panels[0])));
-  std::array<uint8_t, 16> digest;
-  std::memcpy(digest.data(), canonical.digest, digest.size());
-  return digest;
+Digest128 combine(const std::vector<Digest128>& panels) {
+  return xxh3_128(std::as_bytes(std::span(panels)));
 }
 
 }  // namespace
@@ -489,7 +494,7 @@ PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::
                                 ThreadTeam& team, const PackOptions& options) {
   PackedMatrix matrix = placed(parts, memory, options.order);
 
-  std::vector<XXH128_hash_t> hashes(static_cast<size_t>(matrix.panels_));
+  std::vector<Digest128> hashes(static_cast<size_t>(matrix.panels_));
   team.run([&](int member) {
     Release release(parts, options);
     const WorkRange range = split_work(matrix.panels_, team.size(), member);
@@ -498,7 +503,8 @@ PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::
       auto* out =
           reinterpret_cast<uint8_t*>(memory.data()) + static_cast<size_t>(panel) * matrix.panel_stride_;
       pack_panel(matrix.layout_, matrix.cols_, rows, out, matrix.panel_stride_);
-      hashes[static_cast<size_t>(panel)] = XXH3_128bits(out, matrix.panel_stride_);
+      hashes[static_cast<size_t>(panel)] =
+          xxh3_128({reinterpret_cast<const std::byte*>(out), matrix.panel_stride_});
       release.add(rows);
     }
     release.flush();
@@ -510,11 +516,11 @@ PackedMatrix PackedMatrix::pack(std::span<const PackPart> parts, std::span<std::
 PackedMatrix PackedMatrix::mapped(std::span<const PackPart> parts, std::span<const std::byte> memory,
                                   ThreadTeam& team, PartOrder order) {
   PackedMatrix matrix = placed(parts, memory, order);
-  std::vector<XXH128_hash_t> hashes(static_cast<size_t>(matrix.panels_));
+  std::vector<Digest128> hashes(static_cast<size_t>(matrix.panels_));
   team.run([&](int member) {
     const WorkRange range = split_work(matrix.panels_, team.size(), member);
     for (int64_t panel = range.begin; panel < range.end; ++panel)
-      hashes[static_cast<size_t>(panel)] = XXH3_128bits(matrix.panel(panel), matrix.panel_stride_);
+      hashes[static_cast<size_t>(panel)] = xxh3_128({matrix.panel(panel), matrix.panel_stride_});
   });
   matrix.digest_ = combine(hashes);
   return matrix;

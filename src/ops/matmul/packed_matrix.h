@@ -21,7 +21,7 @@
 namespace kvasir::ops {
 
 // Changes whenever pack() would write other bytes for some format: files of packed weights carry it.
-inline constexpr uint32_t kComputeLayoutVersion = 1;
+inline constexpr uint32_t kComputeLayoutVersion = 2;
 
 // What is packed into one matrix: sources stacked along their rows (out features) in the order given.
 struct PackPart {

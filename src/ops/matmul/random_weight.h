@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,12 @@ class RandomWeight {
     int bits = 4;
     int group_size = 64;
     Dtype scale_dtype = Dtype::f16;
+    bool zeros = false;  // int_scaled
+    uint8_t zero_base = 0;
   };
 
   RandomWeight(formats::StorageFormat format, int64_t rows, int64_t cols, uint64_t seed,
-               const Mlx& mlx = {4, 64, Dtype::f16})
+               const Mlx& mlx = {4, 64, Dtype::f16, false, 0})
       : state_(seed * 2654435761u + 88172645463325252u) {
     using F = formats::StorageFormat;
     source_.name = "random " + std::string(formats::name(format));
@@ -35,12 +38,12 @@ class RandomWeight {
       source_.row_bytes =
           static_cast<size_t>(cols / info.block_elements) * static_cast<size_t>(info.block_bytes);
     } else {
-      const bool sized = format == F::mlx_affine || format == F::f8_scaled;
-      source_.bits = format == F::mlx_affine                            ? mlx.bits
-                     : format == F::mlx_mxfp8 || format == F::f8_scaled ? 8
-                                                                        : 4;
+      const bool sized = format == F::mlx_affine || format == F::f8_scaled || format == F::int_scaled;
+      source_.bits = sized ? mlx.bits : format == F::mlx_mxfp8 ? 8 : 4;
       source_.group_size = sized ? mlx.group_size : format == F::mlx_nvfp4 ? 16 : 32;
-      source_.scale_dtype = format == F::f8_scaled ? Dtype::f32 : sized ? mlx.scale_dtype : Dtype::u8;
+      source_.scale_dtype = sized ? mlx.scale_dtype : Dtype::u8;
+      source_.zeros = mlx.zeros;
+      source_.zero_base = mlx.zero_base;
       source_.row_bytes = static_cast<size_t>(cols) * static_cast<size_t>(source_.bits) / 8;
     }
     data_.resize(static_cast<size_t>(rows) * source_.row_bytes + 8);
@@ -49,6 +52,10 @@ class RandomWeight {
       __builtin_memcpy(data_.data() + i, &word, 8);
     }
     fix_data(info);
+    if (format == F::f8_scaled || format == F::int_scaled) {
+      source_.reader = std::make_shared<Rows>(*this);
+      return;
+    }
     if (source_.group_size > 0) fill_scales();
     source_.data = reinterpret_cast<const std::byte*>(data_.data());
   }
@@ -57,6 +64,49 @@ class RandomWeight {
   formats::WeightSource& source() { return source_; }
 
  private:
+  // Codes, scales and zero points of the *_scaled formats, one an element.
+  class Rows final : public formats::RowReader {
+   public:
+    explicit Rows(RandomWeight& from)
+        : cols_(from.source_.cols), group_(from.source_.group_size), codes_(from.data_) {
+      const formats::WeightSource& source = from.source_;
+      const bool floats = source.format == formats::StorageFormat::f8_scaled;
+      codes_.resize(static_cast<size_t>(source.rows * source.cols) + 8);
+      for (size_t i = from.data_.size(); i < codes_.size(); ++i)
+        codes_[i] = static_cast<uint8_t>(from.next());
+      if (!floats)
+        for (uint8_t& code : codes_) code = static_cast<uint8_t>(code & ((1 << source.bits) - 1));
+      for (int64_t g = 0; g < source.rows * (cols_ / group_); ++g) {
+        scales_.push_back(
+            from.scale_bits(from.uniform() / static_cast<float>(floats ? 16 : 1 << source.bits)));
+        zeros_.push_back(
+            static_cast<uint16_t>(source.zeros ? (from.next() >> 32) % (1u << source.bits) + source.zero_base
+                                               : 1u << (source.bits - 1)));
+      }
+    }
+    void read(int64_t row, int64_t col, int64_t count, uint8_t* codes, uint32_t* scales,
+              uint16_t* zeros) const override {
+      __builtin_memcpy(codes, codes_.data() + row * cols_ + col, static_cast<size_t>(count));
+      for (int64_t g = row * (cols_ / group_) + col / group_; count > 0; ++g, count -= group_) {
+        *scales++ = scales_[static_cast<size_t>(g)];
+        *zeros++ = zeros_[static_cast<size_t>(g)];
+      }
+    }
+
+   private:
+    const int64_t cols_, group_;
+    std::vector<uint8_t> codes_;
+    std::vector<uint32_t> scales_;
+    std::vector<uint16_t> zeros_;
+  };
+
+  uint32_t scale_bits(float value) const {
+    uint32_t bits = 0;
+    if (source_.scale_dtype == Dtype::f16) bits = f32_to_f16(value);
+    if (source_.scale_dtype == Dtype::bf16) bits = f32_to_bf16(value);
+    if (source_.scale_dtype == Dtype::f32) __builtin_memcpy(&bits, &value, 4);
+    return bits;
+  }
   uint64_t next() {
     state_ ^= state_ << 13;
     state_ ^= state_ >> 7;
@@ -173,18 +223,13 @@ class RandomWeight {
     const bool affine = source_.format == formats::StorageFormat::mlx_affine;
     if (affine) biases_.resize(groups * size);
     const auto put = [&](std::vector<uint8_t>& plane, size_t g, float value) {
-      uint32_t bits = 0;
-      if (source_.scale_dtype == Dtype::f16) bits = f32_to_f16(value);
-      if (source_.scale_dtype == Dtype::bf16) bits = f32_to_bf16(value);
-      if (source_.scale_dtype == Dtype::f32) __builtin_memcpy(&bits, &value, 4);
+      const uint32_t bits = scale_bits(value);
       __builtin_memcpy(plane.data() + g * size, &bits, size);
     };
     for (size_t g = 0; g < groups; ++g) {
       if (affine) {
         put(scales_, g, uniform() / static_cast<float>(1 << source_.bits));
         put(biases_, g, uniform());
-      } else if (source_.format == formats::StorageFormat::f8_scaled) {
-        put(scales_, g, uniform() / 16.0f);
       } else if (source_.format == formats::StorageFormat::mlx_nvfp4) {
         scales_[g] = static_cast<uint8_t>((next() & 0x80) | next() % 0x40);
       } else {

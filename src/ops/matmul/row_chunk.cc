@@ -220,11 +220,8 @@ void extract(const formats::WeightSource& source, const ComputeLayout& layout, i
     case F::mlx_affine:
     case F::mlx_mxfp4:
     case F::mlx_mxfp8:
-    case F::mlx_nvfp4:
-    case F::f8_scaled: {
-      const int bits = source.format == F::mlx_affine                                   ? source.bits
-                       : source.format == F::mlx_mxfp8 || source.format == F::f8_scaled ? 8
-                                                                                        : 4;
+    case F::mlx_nvfp4: {
+      const int bits = source.format == F::mlx_affine ? source.bits : source.format == F::mlx_mxfp8 ? 8 : 4;
       unpack_stream(data + static_cast<size_t>(col) * static_cast<size_t>(bits) / 8, bits, cols, out.codes);
       const size_t size = size_of(source.scale_dtype);
       const size_t first =
@@ -235,6 +232,14 @@ void extract(const formats::WeightSource& source, const ComputeLayout& layout, i
         if (layout.minima)
           std::memcpy(&out.minima[g], source.biases + (first + static_cast<size_t>(g)) * size, size);
       }
+      return;
+    }
+    case F::f8_scaled:
+    case F::int_scaled: {
+      uint16_t zeros[16] = {};
+      source.reader->read(source.first_row + row, col, cols, out.codes, out.scales, zeros);
+      for (int g = 0; g < 16; ++g)
+        out.minima[g] = static_cast<uint8_t>(zeros[g] - (layout.zeros ? layout.zero_base : zeros[g]));
       return;
     }
     case F::nvfp4: {
@@ -296,7 +301,7 @@ int non_finite_column(const ComputeLayout& layout, int cols, const RowChunk& chu
     default:
       for (int g = 0; g * layout.group < cols; ++g)
         if (!finite_scale(layout.scales, chunk.scales[g]) ||
-            (layout.minima && !finite_scale(layout.scales, chunk.minima[g])))
+            (layout.minima && !layout.zeros && !finite_scale(layout.scales, chunk.minima[g])))
           return g * layout.group;
   }
   if (layout.codes == CodeKind::e4m3 || layout.codes == CodeKind::e5m2) {

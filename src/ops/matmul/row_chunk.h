@@ -14,7 +14,7 @@ struct RowChunk {
   alignas(64) uint32_t dwords[32];  // trits and grids: the stored bytes
   // One level: scales[group] and minima[group] as their stored bits.
   uint32_t scales[16];
-  uint32_t minima[16];
+  uint32_t minima[16];  // of a layout with zero points: these, less its base
   // Two levels: sub-scales and sub-minima as their stored integers, d and dmin as f16 bits.
   uint8_t sub_scales[16];
   uint8_t sub_minima[16];

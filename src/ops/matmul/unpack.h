@@ -313,12 +313,21 @@ KVASIR_INLINE void unpack_scales(const KernelWeight& weight, const uint8_t* chun
   const int repeat = layout.group > 32 ? layout.group / 32 : 1;
   const int groups = (cols + layout.group - 1) / layout.group;
   const int subs = cols / sub;
-  for (int plane = 0; plane < (layout.minima ? 2 : 1); ++plane) {
+  for (int plane = 0; plane < (layout.minima && !layout.zeros ? 2 : 1); ++plane) {
     float(*to)[kPanelRows] = plane == 0 ? out.scale : out.minimum;
     for (int g = 0; g < groups; ++g, p += size) {
       const Floats value = one_level(layout.scales, p);
       for (int i = g * repeat; i < (g + 1) * repeat && i < subs; ++i) store(to[i], value);
     }
+  }
+  if (!layout.zeros) return;
+  const bool nibbles = layout.bits <= 4;
+  for (int g = 0; g < groups; ++g) {
+    Ints zero = load_u8x16(p + 16 * (nibbles ? g / 2 : g));
+    if (nibbles) zero = g % 2 == 0 ? bit_and(zero, set1(15)) : shift_right<4>(zero);
+    const Floats minus = mul(to_float(add(zero, set1(layout.zero_base))), set1(-1.0f));
+    const Floats value = mul(minus, load(out.scale[g * repeat]));
+    for (int i = g * repeat; i < (g + 1) * repeat && i < subs; ++i) store(out.minimum[i], value);
   }
 }
 

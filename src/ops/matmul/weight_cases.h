@@ -43,6 +43,16 @@ inline std::vector<WeightCase> weight_cases() {
         continue;
       case F::f8_scaled:
         for (int group : {32, 64, 128}) cases.push_back({info.format, {8, group, Dtype::f32}});
+        cases.push_back({info.format, {8, 256, Dtype::bf16}});
+        continue;
+      case F::int_scaled:
+        for (int bits : {2, 4, 8})
+          for (int group : {32, 64, 128, 256})
+            cases.push_back({info.format,
+                             {bits, group, group == 64 ? Dtype::bf16 : Dtype::f16, true,
+                              static_cast<uint8_t>(group == 128 ? 1 : 0)}});
+        for (int bits : {2, 4, 8}) cases.push_back({info.format, {bits, 128, Dtype::f16}});
+        cases.push_back({info.format, {4, 32, Dtype::f32, true, 1}});
         continue;
       default:
         cases.push_back({info.format, {}});
@@ -57,6 +67,10 @@ inline std::string case_name(const WeightCase& c) {
     text += "_" + std::to_string(c.mlx.bits) + "_" + std::to_string(c.mlx.group_size) + "_" +
             std::string(name(c.mlx.scale_dtype));
   if (c.format == formats::StorageFormat::f8_scaled) text += "_" + std::to_string(c.mlx.group_size);
+  if (c.format == formats::StorageFormat::int_scaled)
+    text += "_" + std::to_string(c.mlx.bits) + "_" + std::to_string(c.mlx.group_size) + "_" +
+            std::string(name(c.mlx.scale_dtype)) + (c.mlx.zeros ? "_zeros" : "") +
+            (c.mlx.zero_base > 0 ? "_plus_one" : "");
   for (char& letter : text)
     if (letter == '-') letter = '_';
   return text;
@@ -66,8 +80,9 @@ inline std::string case_name(const WeightCase& c) {
 inline int64_t multiple_of(const WeightCase& c) {
   const formats::StorageFormatInfo& info = formats::info(c.format);
   if (info.block_elements > 0) return info.block_elements;
-  if (c.format == formats::StorageFormat::f8_scaled) return c.mlx.group_size;
-  return c.format == formats::StorageFormat::mlx_affine  ? c.mlx.group_size
+  return c.format == formats::StorageFormat::mlx_affine || c.format == formats::StorageFormat::f8_scaled ||
+                 c.format == formats::StorageFormat::int_scaled
+             ? c.mlx.group_size
          : c.format == formats::StorageFormat::mlx_nvfp4 ? 16
                                                          : 32;
 }
