@@ -53,22 +53,6 @@ class Activation final : public program::Op {
 
 }  // namespace
 
-std::string_view name(ActivationFunction function) {
-  switch (function) {
-    case ActivationFunction::silu:
-      return "silu";
-    case ActivationFunction::gelu_tanh:
-      return "gelu_tanh";
-    case ActivationFunction::gelu_erf:
-      return "gelu_erf";
-    case ActivationFunction::relu2:
-      return "relu2";
-    case ActivationFunction::xielu:
-      return "xielu";
-  }
-  return "?";
-}
-
 ValueId activation(program::ProgramBuilder& builder, ActivationFunction function, ValueId gate,
                    std::optional<ValueId> up, IsaLevel isa, const XieluParameters& xielu) {
   const program::Value& value = builder.at(gate);
