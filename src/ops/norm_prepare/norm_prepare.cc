@@ -16,8 +16,10 @@ using program::ValueId;
 
 class NormPrepare final : public program::Op {
  public:
-  NormPrepare(ValueId x, ValueId y, const RecordedRmsNorm& norm, const RecordedPrepare& prepare)
+  NormPrepare(ValueId x, ValueId y, const program::Value& input, const RecordedRmsNorm& norm,
+              const RecordedPrepare& prepare)
       : Op({x}, {y}),
+        input_(input),
         norm_(norm),
         prepare_(prepare),
         kernels_(rms_norm_kernels(norm.isa)),
@@ -32,8 +34,10 @@ class NormPrepare final : public program::Op {
     return scratch_bytes() * static_cast<size_t>(threads);
   }
   program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * norm_.width);
-    return {elements * (prepare_.mode == ActivationMode::bf16 ? 6 : 5.5), elements * 8};
+    const auto rows = static_cast<double>(input_.count(counts));
+    const auto width = static_cast<double>(norm_.width);
+    return {rows * (4 * width + static_cast<double>(prepared_row_bytes(norm_.width, prepare_.mode))),
+            rows * width * 8};
   }
 
   void run(const OpContext& context) const override {
@@ -54,6 +58,7 @@ class NormPrepare final : public program::Op {
     return align_up(static_cast<size_t>(norm_.width) * sizeof(float), kCacheLine);
   }
 
+  program::Value input_;
   RecordedRmsNorm norm_;
   RecordedPrepare prepare_;
   const RmsNormKernels& kernels_;
@@ -84,7 +89,8 @@ int fuse_norm_prepare(program::ProgramBuilder& builder) {
     if (!prepare) continue;
     KVASIR_CHECK(prepare->isa == norm->isa && prepare->cols == norm->width);
     // At the norm's place: its input is alive there, and every reader of the prepared rows comes later.
-    ops[i] = std::make_unique<NormPrepare>(ops[i]->inputs()[0], ops[reader]->outputs()[0], *norm, *prepare);
+    const ValueId x = ops[i]->inputs()[0];
+    ops[i] = std::make_unique<NormPrepare>(x, ops[reader]->outputs()[0], builder.at(x), *norm, *prepare);
     ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(reader));
     ++fused;
   }

@@ -55,7 +55,7 @@ std::vector<std::byte> run(Recorded r, const TestMatrix& x, int threads) {
 
 TEST(NormPrepare, SameBitsAsTheTwoOps) {
   for (IsaLevel isa : testable_levels())
-    for (ActivationMode mode : {ActivationMode::bf16, ActivationMode::int8})
+    for (ActivationMode mode : {ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16})
       for (int64_t width : {1, 31, 64, 100, 576, 2048})
         for (float offset : {0.0f, 1.0f}) {
           const TestMatrix x = TestMatrix::random(7, width, static_cast<uint32_t>(width), 3.0f);
@@ -70,6 +70,25 @@ TEST(NormPrepare, SameBitsAsTheTwoOps) {
                 << name(isa) << " " << name(mode) << " " << width << " threads " << threads;
           }
         }
+}
+
+// What is read and written once: rows of f32, and the rounded rows, of as many rows as the input's axis has.
+TEST(NormPrepare, CostsWhatItsRowsTake) {
+  for (Axis axis : {Axis::tokens, Axis::logits})
+    for (ActivationMode mode : {ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16}) {
+      ProgramBuilder b;
+      const ValueId x = b.input("x", Dtype::f32, axis, {64});
+      const ValueId prepared =
+          prepare_activations(b, rms_norm(b, x, {}, IsaLevel::generic), mode, IsaLevel::generic);
+      b.output("prepared", prepared);
+      ASSERT_EQ(fuse_norm_prepare(b), 1);
+      const program::OpCost cost = b.ops()[0]->cost({.tokens = 5, .rows = 3, .logits = 2});
+      const double rows = axis == Axis::tokens ? 5 : 2;
+      const double row_bytes = static_cast<double>(b.at(prepared).inner[0]);
+      EXPECT_EQ(cost.bytes, rows * (64 * 4 + row_bytes)) << name(mode);
+      EXPECT_EQ(cost.operations, rows * 64 * 8) << name(mode);
+      EXPECT_GE(row_bytes, 64 * (mode == ActivationMode::int8 ? 1 : 2)) << name(mode);
+    }
 }
 
 TEST(NormPrepare, LeavesNormsAloneThatSomethingElseReads) {
