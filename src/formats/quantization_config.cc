@@ -53,19 +53,6 @@ void validate(const MlxQuantization& q, const std::string& file, std::string_vie
 }
 
 // The mode's own sizes, for a section that names only a mode.
-MlxQuantization mode_defaults(StorageFormat mode) {
-  switch (mode) {
-    case StorageFormat::mlx_mxfp4:
-      return {mode, 4, 32};
-    case StorageFormat::mlx_mxfp8:
-      return {mode, 8, 32};
-    case StorageFormat::mlx_nvfp4:
-      return {mode, 4, 16};
-    default:
-      return {StorageFormat::mlx_affine, 4, 64};
-  }
-}
-
 // The three members of a section or an override; those that are missing keep their value in `base`.
 MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base, const std::string& file,
                              std::string_view path) {
@@ -108,6 +95,19 @@ const nlohmann::json* section_of(const nlohmann::json& record, const char* key) 
 }
 
 }  // namespace
+
+MlxQuantization mode_defaults(StorageFormat mode) {
+  switch (mode) {
+    case StorageFormat::mlx_mxfp4:
+      return {mode, 4, 32};
+    case StorageFormat::mlx_mxfp8:
+      return {mode, 8, 32};
+    case StorageFormat::mlx_nvfp4:
+      return {mode, 4, 16};
+    default:
+      return {StorageFormat::mlx_affine, 4, 64};
+  }
+}
 
 std::string describe(const MlxQuantization& q) {
   return fmt::format("{} b{} g{}", mode_name(q.mode), q.bits, q.group_size);

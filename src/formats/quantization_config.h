@@ -20,6 +20,9 @@ struct MlxQuantization {
   bool operator==(const MlxQuantization&) const = default;
 };
 
+// The sizes that a mode has where a checkpoint names none: the only ones, but for affine.
+MlxQuantization mode_defaults(StorageFormat mode);
+
 // "affine b4 g64", "mxfp4 b4 g32"
 std::string describe(const MlxQuantization& quantization);
 

@@ -53,8 +53,8 @@ struct Scheme {
   std::string key;                 // injective over everything that changes bytes
   std::vector<std::string> notes;  // what a uniform scheme left alone, for fit, inspect and logs
 
-  CacheShape shape(int page_tokens, size_t state_bytes = 0) const {
-    return group_layers(owners, codecs, page_tokens, start, state_bytes);
+  CacheShape shape(int page_tokens, size_t state_bytes = 0, bool layers_apart = false) const {
+    return group_layers(owners, codecs, page_tokens, start, state_bytes, layers_apart);
   }
   size_t bytes_per_token() const;  // all layers, target codecs
 };

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/digest.h"
 #include "base/error.h"
 
 namespace kvasir::models {
@@ -51,9 +52,7 @@ std::string hash16(const std::string& text) {
   unsigned char bytes[32];
   unsigned length = 0;
   KVASIR_CHECK(EVP_Digest(text.data(), text.size(), bytes, &length, EVP_sha256(), nullptr) == 1);
-  std::string out;
-  for (int i = 0; i < 8; ++i) out += fmt::format("{:02x}", bytes[i]);
-  return out;
+  return hex(std::span(bytes).first(8));
 }
 
 std::string text(const std::string& path, const std::optional<formats::MlxQuantization>& q) {

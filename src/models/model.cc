@@ -24,6 +24,7 @@ struct Opened {
   ModelConfig config;
   CanonicalRecord record;
   Resolved resolved;
+  std::string implementation;  // the registry's answer
 };
 
 Opened open_model(const std::filesystem::path& path, const LoadOptions& options) {
@@ -46,14 +47,15 @@ Opened open_model(const std::filesystem::path& path, const LoadOptions& options)
   Resolved resolved = resolve_profile(
       config, record, {.profiles = options.profiles, .artifact = artifact_identity(checkpoint.path())});
   assert_resolved(config, record, resolved);
-  Registry::built_in().select(resolved);
+  const Implementation& implementation = Registry::built_in().select(resolved);
   checkpoint.read_headers();
   if (config.gguf) {
     // Rows of the table past the vocabulary are cut, or the vocabulary is what the table has.
     const formats::TensorEntry& embed = checkpoint.tensor(config.names.embed + ".weight");
     if (embed.rows() < config.vocab) config.vocab = embed.rows();
   }
-  return {std::move(checkpoint), std::move(config), std::move(record), std::move(resolved)};
+  return {std::move(checkpoint), std::move(config), std::move(record), std::move(resolved),
+          implementation.id};
 }
 
 void check_options(const LoadOptions& options) {
@@ -124,8 +126,7 @@ Layers plan_layers(const ModelConfig& config, const LoadOptions& options, const 
     request.model_folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   out.scheme = kv::resolve_scheme(request, layers);
   const std::vector<kv::LayerGeometry>& owners = out.scheme.owners;
-  out.shape = kv::group_layers(out.scheme.owners, out.scheme.codecs, options.page_tokens, out.scheme.start, 0,
-                               options.layers_apart);
+  out.shape = out.scheme.shape(options.page_tokens, 0, options.layers_apart);
   const kv::CacheShape& shape = out.shape;
   out.kv.resize(owners.size());
   for (size_t g = 0; g < shape.groups.size(); ++g) {
@@ -177,6 +178,8 @@ struct Planned {
   Layers layers;
   MemoryPlan memory;
   ModelInfo info;
+  std::optional<formats::PackFile> pack;  // to be mapped in place of packing
+  std::string note;                       // why a pack file that is there is not used
 };
 
 Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesystem::path& path) {
@@ -198,10 +201,9 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
 
   planned.memory.weights_bytes = weights.bytes();
   planned.memory.stored_bytes = weights.stored_bytes();
-  std::string note;
-  if (const auto pack =
-          find_pack(options.pack, opened.checkpoint, config, planned.memory.weights_bytes, note))
-    planned.memory.pack_file = pack->path();
+  planned.pack =
+      find_pack(options.pack, opened.checkpoint, config, planned.memory.weights_bytes, planned.note);
+  if (planned.pack) planned.memory.pack_file = planned.pack->path();
   planned.memory.workspace_bytes = workspace_bytes(programs);
   planned.memory.kv_groups = planned.layers.groups;
   planned.memory.kv_bytes = planned.layers.kv_bytes;
@@ -211,9 +213,7 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
 
   ModelInfo& info = planned.info;
   info.model_type = config.model_type;
-  info.implementation = opened.resolved.profile.execution.graph;
-  if (const std::string& id = opened.resolved.profile.execution.implementation; !id.empty())
-    info.implementation = id;
+  info.implementation = opened.implementation;
   info.profile = opened.resolved.profile.id;
   info.artifact = opened.resolved.artifact;
   info.config_fingerprint = opened.resolved.config_fingerprint;
@@ -235,16 +235,15 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
 
 class PackedModel final : public Model {
  public:
-  PackedModel(Opened& opened, const Planned& planned, const LoadOptions& options) {
+  PackedModel(Opened& opened, Planned&& planned, const LoadOptions& options)
+      : pack_(std::move(planned.pack)) {
     info_ = planned.info;
     memory_ = planned.memory;
     mask_classes_ = planned.layers.masks;
 
     weights_ = std::make_unique<WeightStore>(opened.checkpoint, opened.config);
     ThreadTeam team(options.threads, options.cpus);
-    std::string note;
-    pack_ = find_pack(options.pack, opened.checkpoint, opened.config, memory_.weights_bytes, note);
-    if (!note.empty() && options.note) options.note(note);
+    if (!planned.note.empty() && options.note) options.note(planned.note);
     Recorded programs;
     if (pack_) {
       programs = record_mapped(opened, planned, options, team);
@@ -255,8 +254,6 @@ class PackedModel final : public Model {
       KVASIR_CHECK_MSG(weights_arena_.used() == memory_.weights_bytes, "weights took {} bytes, planned {}",
                        weights_arena_.used(), memory_.weights_bytes);
     }
-    memory_.pack_file = pack_ ? pack_->path() : std::string();
-
     trunk_ = std::move(programs.trunk);
     head_ = std::move(programs.head);
     workspace_ = Arena(memory_.workspace_bytes, options.ledger, MemoryCategory::workspace);
@@ -354,7 +351,7 @@ MemoryPlan Model::plan(const std::filesystem::path& path, const LoadOptions& opt
 std::unique_ptr<Model> Model::load(const std::filesystem::path& path, const LoadOptions& options) {
   Opened opened = open_model(path, options);
   Planned planned = plan_model(opened, options, path);
-  return std::make_unique<PackedModel>(opened, planned, options);
+  return std::make_unique<PackedModel>(opened, std::move(planned), options);
 }
 
 size_t Model::write_pack(const std::filesystem::path& path, const LoadOptions& options,

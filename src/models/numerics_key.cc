@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include "base/digest.h"
 #include "base/error.h"
 
 namespace kvasir::models {
@@ -60,9 +61,7 @@ NumericsKey::NumericsKey(const NumericsParts& parts) {
 }
 
 std::string NumericsKey::hex() const {
-  std::string out;
-  for (const uint8_t byte : bytes_) out += fmt::format("{:02x}", byte);
-  return out;
+  return kvasir::hex(bytes_);
 }
 
 }  // namespace kvasir::models

@@ -17,12 +17,12 @@
 namespace kvasir::models {
 
 // Changes whenever a kernel, a reduction order or a graph changes the bits that it produces.
-inline constexpr int kKernelSetVersion = 1;
+inline constexpr int kKernelSetVersion = 2;
 
 struct NumericsParts {
   std::string weights;      // hex digest of everything packed, in packing order
   std::string config;       // canonical text of the resolved configuration (config.h)
-  std::string activations;  // "f32", "bf16", "int8"
+  std::string activations;  // "auto", "f32", "bf16", "int8", "int16": as asked for
   std::vector<kv::GroupGeometry> kv;
   int64_t kv_start = 0;  // tokens that stay plain before conversion
   IsaLevel isa = IsaLevel::generic;

@@ -1,13 +1,12 @@
 #include "models/packed_source.h"
 
 #include <sys/stat.h>
-#include <xxhash.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "ops/matmul/packed_matrix.h"
 
@@ -67,11 +66,7 @@ std::array<uint8_t, 16> source_identity(const formats::Checkpoint& checkpoint, c
     text += fmt::format("file={} {} {}.{:09}\n", std::filesystem::path(file).filename().string(),
                         status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
   }
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(text.data(), text.size()));
-  std::array<uint8_t, 16> identity;
-  std::copy_n(canonical.digest, identity.size(), identity.begin());
-  return identity;
+  return xxh3_128(std::as_bytes(std::span(text)));
 }
 
 std::optional<formats::PackFile> find_pack(const PackChoice& choice, const formats::Checkpoint& checkpoint,

@@ -155,8 +155,7 @@ void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
     const int64_t cols = request.shape.back();
     const int64_t rows = elements(request.shape) / cols;
     const bool affine = format.matrices == StorageFormat::mlx_affine;
-    const int bits = affine ? format.bits : format.matrices == StorageFormat::mlx_mxfp8 ? 8 : 4;
-    const int group = affine ? format.group_size : format.matrices == StorageFormat::mlx_nvfp4 ? 16 : 32;
+    const int bits = format.bits, group = format.group_size;
     const Dtype scales = affine ? format.scales : Dtype::u8;
     check_block(request.name, cols, group, formats::name(format.matrices));
     const formats::RandomRows random(format.matrices, deviation(cols), synth_key(request.name, seed));
@@ -192,13 +191,7 @@ void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
   if (mlx) {
     const bool affine = format.matrices == StorageFormat::mlx_affine;
     const std::string mode = affine ? "affine" : std::string(formats::name(format.matrices)).substr(4);
-    config["quantization"] = {{"bits", affine                                        ? format.bits
-                                       : format.matrices == StorageFormat::mlx_mxfp8 ? 8
-                                                                                     : 4},
-                              {"group_size", affine                                        ? format.group_size
-                                             : format.matrices == StorageFormat::mlx_nvfp4 ? 16
-                                                                                           : 32},
-                              {"mode", mode}};
+    config["quantization"] = {{"bits", format.bits}, {"group_size", format.group_size}, {"mode", mode}};
   }
   config["torch_dtype"] = plain == StorageFormat::f32   ? "float32"
                           : plain == StorageFormat::f16 ? "float16"
@@ -375,24 +368,36 @@ void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t see
     const bool by_rule = block == 1;
     const auto produce = [&theirs, tensor, cols, storage, seed, matrix, by_rule](const ByteSink& sink) {
       const auto rows = static_cast<int64_t>(matrix ? tensor.rows.size() : 1);
+      const formats::StorageFormatInfo& info = formats::info(storage);
+      std::vector<std::byte> bytes(static_cast<size_t>(cols / info.block_elements) *
+                                   static_cast<size_t>(info.block_bytes));
       std::vector<float> values(static_cast<size_t>(cols));
+      // Of the publisher's tensors that the rows come from, by request.
+      std::map<size_t, formats::RandomRows> random;
+      std::map<size_t, Rule> rules;
+      const auto rule_of = [&](size_t request) -> const Rule& {
+        const TensorRequest& from = theirs[request];
+        const auto found = rules.find(request);
+        if (found != rules.end()) return found->second;
+        return rules.try_emplace(request, from.name, from.shape, from.kind, tensor.add_one, seed)
+            .first->second;
+      };
       for (int64_t r = 0; r < rows; ++r) {
         if (matrix && !by_rule) {
           const auto& [request, row] = tensor.rows[static_cast<size_t>(r)];
-          const formats::StorageFormatInfo& info = formats::info(storage);
-          std::vector<std::byte> bytes(static_cast<size_t>(cols / info.block_elements) *
-                                       static_cast<size_t>(info.block_bytes));
-          formats::RandomRows(storage, deviation(cols), synth_key(theirs[request].name, seed))
-              .fill(row, cols, bytes);
+          auto found = random.find(request);
+          if (found == random.end())
+            found =
+                random.try_emplace(request, storage, deviation(cols), synth_key(theirs[request].name, seed))
+                    .first;
+          found->second.fill(row, cols, bytes);
           sink(bytes);
           continue;
         }
         for (int64_t c = 0; c < cols; ++c) {
           const auto& [request, row] = tensor.rows[static_cast<size_t>(matrix ? r : c)];
-          const TensorRequest& from = theirs[request];
-          const Rule rule(from.name, from.shape, from.kind, tensor.add_one, seed);
           values[static_cast<size_t>(c)] =
-              rule(matrix ? row * cols + c : row) + (tensor.add_one ? 1.0f : 0.0f);
+              rule_of(request)(matrix ? row * cols + c : row) + (tensor.add_one ? 1.0f : 0.0f);
         }
         emit_row(storage, values, sink);
       }
@@ -439,6 +444,9 @@ SynthFormat synth_format(std::string_view text) {
   } else if (text == "mlx-mxfp4" || text == "mlx-mxfp8" || text == "mlx-nvfp4") {
     format.container = SynthFormat::Container::mlx;
     format.matrices = *formats::storage_format_from_name(text);
+    const formats::MlxQuantization sizes = formats::mode_defaults(format.matrices);
+    format.bits = sizes.bits;
+    format.group_size = sizes.group_size;
   } else if (text.starts_with("mlx-affine-")) {
     const std::string_view sizes = text.substr(11);
     const size_t dash = sizes.find('-');

@@ -34,8 +34,8 @@ struct SynthFormat {
   enum class Container : uint8_t { safetensors, mlx, gguf };
   Container container = Container::safetensors;
   formats::StorageFormat matrices = formats::StorageFormat::f32;  // of linear weights and embeddings
-  int bits = 0;                                                   // mlx_affine
-  int group_size = 0;                                             // mlx_affine
+  int bits = 0;                                                   // of MLX modes
+  int group_size = 0;                                             // of MLX modes
   Dtype scales = Dtype::f16;                                      // mlx_affine
 };
 
