@@ -77,6 +77,9 @@ bool take_link_form(std::string_view rest, ModelReference* out) {
 }  // namespace
 
 std::string ModelReference::text() const {
+  // Only a link can name a file with '@' or ':' in it, which elsewhere begin a revision and a quantization.
+  if (file.find_first_of("@:") != std::string::npos)
+    return fmt::format("hf.co/{}/blob/{}/{}", repo, revision_or_main(), file);
   std::string out = repo;
   // An owner called as the hub is: without the hub's name in front it would be taken for it.
   if (std::string_view rest = out; strip_hub_prefix(&rest)) out = "hf.co/" + out;

@@ -20,7 +20,7 @@ struct ModelReference {
   std::string file;      // path inside the repository; empty: none named
   bool is_link = false;  // written with the hub's name before it
 
-  // org/name[:quant][@revision], or org/name/file[@revision].
+  // org/name[:quant][@revision] or org/name/file[@revision], as a link where that would be read otherwise.
   std::string text() const;
   std::string revision_or_main() const { return revision.empty() ? "main" : revision; }
 };

@@ -82,6 +82,16 @@ TEST(Reference, OwnerCalledAsTheHub) {
   }
 }
 
+// In a link, '@' and ':' after the revision belong to the file's name: it is printed as a link again.
+TEST(Reference, FileWithTheSignsOfOtherParts) {
+  for (const char* text : {"hf.co/org/name/blob/main/ab:c.gguf", "hf.co/org/name/blob/v2/x@y/z"}) {
+    const auto reference = parse_reference(text);
+    ASSERT_TRUE(reference);
+    EXPECT_EQ(reference->text(), text);
+    EXPECT_EQ(parse_reference(reference->text())->file, reference->file);
+  }
+}
+
 TEST(Reference, SafePaths) {
   for (const char* path : {"a", "a/b.c", "a b/ü", "...", "a/.hidden"})
     EXPECT_TRUE(is_safe_path(path)) << path;
