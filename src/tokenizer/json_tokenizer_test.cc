@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -307,10 +307,10 @@ TEST(JsonTokenizer, LongWordsAreNotQuadratic) {
     for (const char* unit : {"a", " ", "\n", "the", "中", "\xFF"}) {
       std::string text;
       while (text.size() < (1 << 20)) text += unit;
-      const auto begin = std::chrono::steady_clock::now();
+      // Of the processor: a busy machine is no slow tokenizer.
+      const std::clock_t begin = std::clock();
       t.encode(text);
-      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      EXPECT_LT(seconds.count(), 10) << name << " " << unit;
+      EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10) << name << " " << unit;
     }
   }
 }
