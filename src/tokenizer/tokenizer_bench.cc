@@ -34,12 +34,13 @@ std::string text_of(const std::string& name) {
     const Fragments fragments = Fragments::load(std::string(KVASIR_TEST_DATA) + "/tokenizer/fragments.json");
     for (uint64_t i = 0; text.size() < kMegabyte; ++i) text += test_string(i, fragments, {});
   } else {
-    text.assign(kMegabyte, 'a');
+    text.assign(kMegabyte, name == "one_word" ? 'a' : ' ');
   }
   return text;
 }
 
-// A GGUF model, or a tokenizer.json (`make models` puts those of real models into models/tokenizers).
+// A GGUF model, or a tokenizer.json (`make models` puts those of real models into models/tokenizers;
+// tools/oracles/tokenizer_speed.py one of each kind into models/tokenizers/kinds).
 std::string model_path(const std::string& name) {
   const std::string path = std::string(KVASIR_MODELS_DIR) + "/" + name;
   return std::filesystem::exists(path + ".json") ? path + ".json" : path + ".gguf";
@@ -92,11 +93,15 @@ void load(benchmark::State& state, const std::string& model) {
 }
 
 const bool kRegistered = [] {
-  for (const char* model :
-       {"SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M", "tokenizers/deepseek_v3", "tokenizers/qwen2",
-        "tokenizers/qwen35", "tokenizers/tekken", "tokenizers/mistral_v3"}) {
-    const std::string name = model;
-    for (const char* text : {"prose", "mixed", "one_word"}) {
+  std::vector<std::string> models = {
+      "SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M", "tokenizers/deepseek_v3", "tokenizers/qwen2",
+      "tokenizers/qwen35",          "tokenizers/tekken",   "tokenizers/mistral_v3"};
+  std::error_code none;
+  for (const auto& file :
+       std::filesystem::directory_iterator(std::string(KVASIR_MODELS_DIR) + "/tokenizers/kinds", none))
+    models.push_back("tokenizers/kinds/" + file.path().stem().string());
+  for (const std::string& name : models) {
+    for (const char* text : {"prose", "mixed", "one_word", "spaces"}) {
       const std::string text_name = text;
       benchmark::RegisterBenchmark(("encode/" + name + "/" + text_name).c_str(), [=](benchmark::State& s) {
         encode(s, name, text_name);
