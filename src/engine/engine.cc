@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/topology.h"
 #include "engine/memory_plan.h"
+#include "kv/tokens.h"
 
 namespace kvasir::engine {
 
@@ -132,15 +133,13 @@ void Engine::admit(Row& row) {
   // logits.
   Context& context = row.context();
   const std::vector<int32_t>& prompt = row.request.prompt;
-  size_t common = 0;
-  while (common < context.tokens.size() && common + 1 < prompt.size() &&
-         context.tokens[common] == prompt[common])
-    ++common;
-  const int32_t nearest = context.sequence.nearest_resumable(static_cast<int32_t>(common));
+  const int32_t common =
+      kv::common_prefix(context.tokens, std::span<const int32_t>(prompt).first(prompt.size() - 1));
+  const int32_t nearest = context.sequence.nearest_resumable(common);
   if (prefixes_ != nullptr && prefixes_->peek(prompt) > nearest) {
     context.sequence = prefixes_->take(prompt);
     context.tokens.assign(prompt.begin(), prompt.begin() + context.sequence.offset());
-  } else if (common < context.tokens.size()) {
+  } else if (static_cast<size_t>(common) < context.tokens.size()) {
     context.sequence.truncate(nearest);
     context.tokens.resize(static_cast<size_t>(nearest));
   }
@@ -154,16 +153,12 @@ void Engine::admit(Row& row) {
 // After a committed step: what others, or a later turn, may begin with.
 void Engine::record_prefix(Row& row) {
   if (prefixes_ == nullptr) return;
+  using Stage = PrefixCache::Stage;
   const Context& context = row.context();
-  const int32_t stored = context.sequence.offset();
-  while (!row.stops.empty() && row.stops.front() < stored) row.stops.erase(row.stops.begin());
-  const bool stop = !row.stops.empty() && row.stops.front() == stored;
-  const int64_t interval = prefixes_->interval();
-  const bool snapshot = prefixes_->needs_points() && interval > 0 && stored % interval == 0;
-  if (stop || row.finished || snapshot)
-    prefixes_->record(context.tokens, context.sequence);
-  else if (row.outcome.tokens.empty())
-    prefixes_->publish(context.tokens, context.sequence);
+  prefixes_->stored(context.tokens, context.sequence, row.stops,
+                    row.finished                 ? Stage::finished
+                    : row.outcome.tokens.empty() ? Stage::prefill
+                                                 : Stage::decode);
 }
 
 void Engine::consume_logits(Row& row, int32_t index) {
@@ -252,8 +247,6 @@ void Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
                               static_cast<int64_t>(row.request.prompt.size()));
     if (builder_->logits_index(i) >= 0) consume_logits(row, builder_->logits_index(i));
     record_prefix(row);
-    if (!row.stops.empty() && row.stops.front() <= context.sequence.offset())
-      row.stops.erase(row.stops.begin());
   }
 }
 

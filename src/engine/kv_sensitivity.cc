@@ -166,11 +166,6 @@ class Reference {
   LogitRun run_;
 };
 
-size_t layer_bytes(const kv::CodecPair& codec, const kv::GroupGeometry& geometry) {
-  return static_cast<size_t>(geometry.kv_heads) *
-         (kv::plane_bytes(codec.k, geometry.head_dim_k) + kv::plane_bytes(codec.v, geometry.head_dim_v));
-}
-
 }  // namespace
 
 std::vector<MeasuredScheme> measure_kv_codecs(Engine& engine, std::span<const int32_t> ids,
@@ -182,25 +177,28 @@ std::vector<MeasuredScheme> measure_kv_codecs(Engine& engine, std::span<const in
   for (const kv::LayerGroup& group : groups) (group.geometry.window ? windowed : full) = true;
   std::vector<std::string> kinds = {"all"};
   if (full && windowed) kinds.insert(kinds.end(), {"full", "windowed"});
+  std::vector<kv::CodecPair> chosen;
   for (const std::string& spec : specs) {
-    const kv::CodecPair codec = kv::parse_codec(spec, plain);
-    for (const kv::LayerGroup& group : groups)
-      for (const auto& [plane, dim] :
-           {std::pair{codec.k, group.geometry.head_dim_k}, std::pair{codec.v, group.geometry.head_dim_v}})
+    const kv::CodecPair& codec = chosen.emplace_back(kv::parse_codec(spec, plain));
+    for (size_t g = 0; g < groups.size(); ++g)
+      for (const auto& [plane, dim] : {std::pair{codec.k, groups[g].geometry.head_dim_k},
+                                       std::pair{codec.v, groups[g].geometry.head_dim_v}})
         if (const std::string reason = kv::why_invalid(plane, dim); !reason.empty())
-          throw_error(ErrorCode::unsupported, "{}: layer {} cannot take it: {}", spec, group.owners.front(),
-                      reason);
+          throw_error(ErrorCode::unsupported, "{}: layer {} cannot take it: {}", spec,
+                      engine.model().groups()[g].layers.front(), reason);
   }
   Reference reference(engine, ids, cancelled);
   std::vector<MeasuredScheme> measured;
-  for (const std::string& spec : specs)
+  for (size_t s = 0; s < specs.size(); ++s)
     for (const std::string& kind : kinds) {
-      MeasuredScheme scheme{spec, kind};
+      MeasuredScheme scheme{specs[s], kind};
       std::vector<kv::CodecPair> codecs = reference.f32();
       for (size_t g = 0; g < groups.size(); ++g) {
         if (kind != "all" && (kind == "windowed") != groups[g].geometry.window.has_value()) continue;
-        codecs[g] = kv::parse_codec(spec, plain);
-        scheme.bytes += layer_bytes(codecs[g], groups[g].geometry);
+        codecs[g] = chosen[s];
+        kv::GroupGeometry geometry = groups[g].geometry;
+        geometry.codec = codecs[g];
+        scheme.bytes += kv::token_bytes(geometry);
       }
       const auto loss = reference(codecs);
       scheme.kl = loss.kl;

@@ -2,22 +2,18 @@
 
 #include <algorithm>
 
+#include "kv/tokens.h"
+
 namespace kvasir::engine {
 
 PrefixCache::PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, int64_t interval)
-    : tree_(cache, cap_bytes),
-      key_(std::move(key)),
-      interval_(interval),
-      page_(cache.shape().page_tokens),
-      needs_points_(!cache.states().empty()) {
-  for (const kv::LayerGroup& group : cache.shape().groups)
-    needs_points_ = needs_points_ || group.geometry.window.has_value();
+    : tree_(cache, cap_bytes), key_(std::move(key)), interval_(interval), page_(cache.shape().page_tokens) {
   cache.on_pressure([this] { return tree_.yield(); });
 }
 
 std::vector<int32_t> PrefixCache::stops(int32_t reused, int32_t length, int32_t stable) const {
   std::vector<int32_t> stops;
-  if (needs_points_) {
+  if (tree_.needs_points()) {
     if (interval_ > 0)
       for (int64_t at = (reused / interval_ + 1) * interval_; at < length; at += interval_)
         stops.push_back(static_cast<int32_t>(at));
@@ -33,23 +29,24 @@ std::vector<int32_t> PrefixCache::stops(int32_t reused, int32_t length, int32_t 
 
 int32_t PrefixCache::promised(std::span<const int32_t> prompt, std::span<const int32_t> other,
                               std::span<const int32_t> stops) const {
-  const size_t most = std::min(prompt.size() - 1, other.size());
-  size_t common = 0;
-  while (common < most && prompt[common] == other[common]) ++common;
-  const auto length = static_cast<int32_t>(common);
-  int32_t best = needs_points_ ? 0 : length / page_ * page_;
+  const int32_t length = kv::common_prefix(prompt.first(prompt.size() - 1), other);
+  int32_t best = tree_.needs_points() ? 0 : length / page_ * page_;
   for (const int32_t stop : stops)
     if (stop <= length) best = std::max(best, stop);
   return best;
 }
 
-void PrefixCache::publish(std::span<const int32_t> tokens, const kv::Sequence& sequence) {
-  // Without a resume point the pages of a model that needs one are of no use.
-  if (!needs_points_) tree_.publish(key_, tokens, sequence);
-}
-
-void PrefixCache::record(std::span<const int32_t> tokens, const kv::Sequence& sequence) {
-  tree_.put(key_, tokens, sequence);
+void PrefixCache::stored(std::span<const int32_t> tokens, const kv::Sequence& sequence,
+                         std::vector<int32_t>& stops, Stage stage) {
+  const int32_t length = sequence.offset();
+  const auto ahead = std::upper_bound(stops.begin(), stops.end(), length);
+  bool point = stage == Stage::finished || (ahead != stops.begin() && *(ahead - 1) == length);
+  stops.erase(stops.begin(), ahead);
+  if (tree_.needs_points()) point = point || (interval_ > 0 && length % interval_ == 0);
+  if (point)
+    tree_.put(key_, tokens, sequence);
+  else if (stage == Stage::prefill && !tree_.needs_points())
+    tree_.publish(key_, tokens, sequence);  // pages without a resume point are of no use where one is needed
 }
 
 }  // namespace kvasir::engine

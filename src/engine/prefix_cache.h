@@ -35,12 +35,12 @@ class PrefixCache {
   int32_t promised(std::span<const int32_t> prompt, std::span<const int32_t> other,
                    std::span<const int32_t> stops) const;
 
-  // After a committed step: full pages for everybody to use at once.
-  void publish(std::span<const int32_t> tokens, const kv::Sequence& sequence);
-  // A resume point.
-  void record(std::span<const int32_t> tokens, const kv::Sequence& sequence);
-  bool needs_points() const { return needs_points_; }
-  int64_t interval() const { return interval_; }
+  // After a committed step of a row with these tokens: records a resume point at a stop, at a multiple of the
+  // interval and at the end of the turn; otherwise, in prefill, full pages for everybody to use at once.
+  // Stops that the row has reached leave `stops`.
+  enum class Stage : uint8_t { prefill, decode, finished };
+  void stored(std::span<const int32_t> tokens, const kv::Sequence& sequence, std::vector<int32_t>& stops,
+              Stage stage);
 
   kv::PrefixTree::Stats stats() const { return tree_.stats(); }
 
@@ -49,7 +49,6 @@ class PrefixCache {
   std::string key_;
   int64_t interval_;
   int32_t page_;
-  bool needs_points_ = false;
 };
 
 }  // namespace kvasir::engine

@@ -116,13 +116,6 @@ std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prom
   return text.tokenizer->encode(prompt, {.add_special = add_special, .parse_special = true});
 }
 
-size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
-  const size_t most = std::min(a.size(), b.size());
-  size_t length = 0;
-  while (length < most && a[length] == b[length]) ++length;
-  return length;
-}
-
 Json parse_variables(const std::vector<std::string>& pairs) {
   Json variables = Json::object();
   for (const std::string& pair : pairs) {
@@ -180,18 +173,18 @@ struct Stream {
 bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>()>& next,
                 const std::function<void(size_t, TextOutcome)>& done,
                 const std::function<bool()>& cancelled) {
-  std::map<size_t, std::unique_ptr<Stream>> streams;  // of the rows under way
+  std::map<size_t, Stream> streams;  // of the rows under way
   size_t arrived = 0;
   auto next_row = [&]() -> std::optional<Request> {
     std::optional<TextRequest> request = next();
     if (!request) return std::nullopt;
     // The last tokens of the prompt tell the decoder whether the text begins here.
     const std::span<const int32_t> prompt = request->prompt;
-    auto owned = std::make_unique<Stream>(model.tokenizer(), std::move(request->stop),
-                                          prompt.last(std::min<size_t>(prompt.size(), 8)),
-                                          std::move(request->shown_special));
-    Stream& stream = *owned;
-    streams.emplace(arrived++, std::move(owned));
+    Stream& stream =
+        streams
+            .try_emplace(arrived++, model.tokenizer(), std::move(request->stop),
+                         prompt.last(std::min<size_t>(prompt.size(), 8)), std::move(request->shown_special))
+            .first->second;
     stream.on_text = std::move(request->on_text);
     Request row;
     row.prompt = std::move(request->prompt);
@@ -224,7 +217,7 @@ bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>
     return row;
   };
   auto row_done = [&](size_t number, Outcome outcome) {
-    Stream& stream = *streams.at(number);
+    Stream& stream = streams.at(number);
     stream.emit(stream.matcher.push(stream.decoder.finish()));
     stream.emit(stream.matcher.finish());
     if (stream.matcher.stopped()) outcome.reason = FinishReason::stop;

@@ -12,6 +12,7 @@
 #include "chat/template.h"
 #include "engine/engine.h"
 #include "engine/stop_matcher.h"
+#include "kv/tokens.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvasir::engine {
@@ -39,8 +40,7 @@ struct TextSide {
 // two: ruling 9).
 std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prompt, bool templated);
 
-// Tokens that two prompts begin with, at most all of the first.
-size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
+using kv::common_prefix;
 
 // "K=V" pairs as variables of a template: V is JSON where it parses as JSON, else a string. Throws
 // Error{invalid_input}.

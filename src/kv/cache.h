@@ -87,9 +87,7 @@ class Sequence {
   // Remembers this token boundary: its window pages and recurrent state stay referenced, so truncate and fork
   // can come back to it. Costs nothing for models with full attention only (every position is resumable). A
   // row keeps as many as were planned (Workload::checkpoints); a newer one replaces the oldest.
-  // drop_checkpoints forgets those below `position`.
   void checkpoint();
-  void drop_checkpoints(int32_t below = INT32_MAX);
   std::vector<int32_t> checkpoints() const;
 
   // Speculative rounds. While one is open nothing is evicted, converted or released. Steps append as usual

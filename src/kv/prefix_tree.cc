@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kv/row.h"
+#include "kv/tokens.h"
 
 namespace kvasir::kv {
 
@@ -53,13 +54,6 @@ uint64_t chain(uint64_t parent, std::span<const int32_t> tokens) {
   return XXH64_digest(&state);
 }
 
-int32_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
-  const size_t most = std::min(a.size(), b.size());
-  size_t length = 0;
-  while (length < most && a[length] == b[length]) ++length;
-  return static_cast<int32_t>(length);
-}
-
 std::string root_name(std::string_view key, bool encoded) {
   return fmt::format("{}{}", encoded ? 'e' : 'p', key);
 }
@@ -81,7 +75,6 @@ PrefixTree::~PrefixTree() {
 }
 
 // ---- what is held
-// --------------------------------------------------------------------------------------------------------
 
 void PrefixTree::hold(size_t group, bool encoded, PageId id) {
   if (id == kNoPage) return;
@@ -115,7 +108,6 @@ void PrefixTree::drop_state(SlotId id) {
 }
 
 // ---- order of use
-// ----------------------------------------------------------------------------------------------------------
 
 void PrefixTree::touch(Node& node) {
   // Deepest first, so that every parent ends up more recent than its children: the oldest entry is always a
@@ -135,7 +127,6 @@ void PrefixTree::touch(Point& point) {
 }
 
 // ---- lookup
-// ----------------------------------------------------------------------------------------------------------------
 
 PrefixTree::Root* PrefixTree::find_root(std::string_view key, bool encoded) const {
   const auto found = roots_.find(root_name(key, encoded));
@@ -192,7 +183,7 @@ void PrefixTree::match_root(Root& root, std::span<const int32_t> tokens, Match& 
       // that goes on.
       for (const auto& child : node->children) {
         if (child->points.empty()) continue;
-        const int32_t length = common(child->tokens, rest);
+        const int32_t length = common_prefix(child->tokens, rest);
         for (const auto& point : child->points)
           if (point->position - covered <= length) consider(point->position, child.get(), point.get());
       }
@@ -209,7 +200,7 @@ void PrefixTree::match_root(Root& root, std::span<const int32_t> tokens, Match& 
   consider(std::min(covered, most), nullptr, nullptr);
   // The page that the tokens leave, or end in.
   for (const auto& child : node->children)
-    if (const int32_t length = common(child->tokens, tokens.subspan(static_cast<size_t>(covered)));
+    if (const int32_t length = common_prefix(child->tokens, tokens.subspan(static_cast<size_t>(covered)));
         length > 0)
       consider(std::min(covered + length, most), child.get(), nullptr);
 }
@@ -274,7 +265,6 @@ Sequence PrefixTree::take(std::string_view key, std::span<const int32_t> tokens)
 }
 
 // ---- insertion
-// ---------------------------------------------------------------------------------------------------------------
 
 PrefixTree::Node* PrefixTree::insert(Root& root, Node& parent, std::span<const int32_t> tokens,
                                      const Sequence& sequence) {
@@ -297,7 +287,7 @@ PrefixTree::Node* PrefixTree::insert(Root& root, Node& parent, std::span<const i
   for (size_t i = 0; i < parent.children.size();) {
     Node& sibling = *parent.children[i];
     if (static_cast<int32_t>(sibling.tokens.size()) < page_ &&
-        common(sibling.tokens, tokens) == static_cast<int32_t>(sibling.tokens.size())) {
+        common_prefix(sibling.tokens, tokens) == static_cast<int32_t>(sibling.tokens.size())) {
       for (auto& point : sibling.points) {
         point->node = &node;
         recent_[point->stamp] = {&node, point.get()};
@@ -361,7 +351,7 @@ bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, cons
   if (!rest.empty()) {
     Node* tail = nullptr;
     for (const auto& child : node->children)
-      if (common(child->tokens, rest) == static_cast<int32_t>(rest.size())) tail = child.get();
+      if (common_prefix(child->tokens, rest) == static_cast<int32_t>(rest.size())) tail = child.get();
     node = tail != nullptr ? tail : insert(root, *node, rest, sequence);
   }
   if (!needs_points_) {
@@ -397,7 +387,6 @@ bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, cons
 }
 
 // ---- removal
-// -----------------------------------------------------------------------------------------------------------------
 
 void PrefixTree::remove_point(Point& point) {
   Node& node = *point.node;

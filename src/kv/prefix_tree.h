@@ -55,6 +55,9 @@ class PrefixTree {
   using Spill = std::function<void(std::string_view key, std::span<const int32_t> tokens, Sequence sequence)>;
   void on_evict(Spill spill) { spill_ = std::move(spill); }
 
+  // Windows or recurrent state: only resume points can be resumed.
+  bool needs_points() const { return needs_points_; }
+
   // Gives up the least recently used page that no live sequence shares; false when there is none. For
   // KvCache::on_pressure.
   bool yield();
@@ -111,7 +114,7 @@ class PrefixTree {
   size_t cap_;
   size_t bytes_ = 0;
   int32_t page_;
-  bool needs_points_ = false;  // windows or recurrent state: only points can be resumed
+  bool needs_points_ = false;
   uint64_t clock_ = 0;
   std::map<std::string, std::unique_ptr<Root>, std::less<>> roots_;
   std::map<uint64_t, Recent>

@@ -202,15 +202,6 @@ void Sequence::checkpoint() {
   }
 }
 
-void Sequence::drop_checkpoints(int32_t below) {
-  Row& row = *row_;
-  auto end = std::find_if(row.checkpoints.begin(), row.checkpoints.end(),
-                          [&](const Checkpoint& c) { return c.position >= below; });
-  for (auto point = row.checkpoints.begin(); point != end; ++point)
-    row.cache->release_checkpoint(row, *point);
-  row.checkpoints.erase(row.checkpoints.begin(), end);
-}
-
 std::vector<int32_t> Sequence::checkpoints() const {
   std::vector<int32_t> positions;
   for (const Checkpoint& point : row_->checkpoints) positions.push_back(point.position);

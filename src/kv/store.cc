@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "kv/kvk_header.h"
 #include "kv/store_index.h"
+#include "kv/tokens.h"
 
 namespace kvasir::kv {
 namespace {
@@ -79,11 +80,13 @@ void visit_files(const fs::path& dir, int depth, const std::function<void(const 
   }
 }
 
-int32_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
-  const size_t most = std::min(a.size(), b.size());
-  size_t length = 0;
-  while (length < most && a[length] == b[length]) ++length;
-  return static_cast<int32_t>(length);
+// A new file's place under the store `dir`, its folders made.
+fs::path new_entry_path(const fs::path& dir, const StoreIdentity& identity, bool saved) {
+  const fs::path folder = dir / folder_name(identity) / ns_name(identity.ns);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw_error(ErrorCode::invalid_input, "{}: {}", folder.string(), error.message());
+  return fresh_path(folder, saved);
 }
 
 std::string differing_field(const StoreIdentity& file, const StoreIdentity& expected) {
@@ -96,8 +99,7 @@ std::string differing_field(const StoreIdentity& file, const StoreIdentity& expe
         field("weights_digest", file.weights_digest, expected.weights_digest),
         field("numerics_id", file.numerics_id, expected.numerics_id),
         field("scheme_key", file.scheme_key, expected.scheme_key),
-        field("tokenizer_hash", file.tokenizer_hash, expected.tokenizer_hash),
-        field("ns", file.ns, expected.ns)})
+        field("tokenizer_hash", file.tokenizer_hash, expected.tokenizer_hash)})
     if (!text.empty()) return text;
   return {};
 }
@@ -179,9 +181,7 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
       KvkHeader header = read_kvk_header(path);
       if (named == header.name.empty())
         throw_error(ErrorCode::corrupt_file, "{}: name and header disagree", path.string());
-      StoreIdentity expected = options_.identity;
-      expected.ns = header.identity.ns;
-      reason = differing_field(header.identity, expected);
+      reason = mismatch(header.identity);
       if (reason.empty()) index_->insert(folder_, entry_of(path, std::move(header)));
     } catch (const Error& unreadable) {
       if (unreadable.code() == ErrorCode::not_found) return;  // another process removed it
@@ -196,6 +196,17 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
 
 DiskStore::~DiskStore() = default;
 
+std::string DiskStore::mismatch(const StoreIdentity& file) const {
+  return differing_field(file, options_.identity);
+}
+
+void DiskStore::used(const StoreEntry& entry) {
+  const int64_t now = now_ms();
+  set_modified_ms(entry.path, now);
+  index_->touch(entry.path, now);
+  ++counters_.restores;
+}
+
 void DiskStore::warn(const std::string& text) const {
   if (options_.warn) options_.warn(text);
 }
@@ -206,7 +217,7 @@ std::optional<DiskStore::Found> DiskStore::find(std::string_view ns, std::span<c
   int32_t longest = 0;
   for (const StoreEntry& entry : index_->entries(folder_)) {
     if (entry.ns != ns) continue;
-    const int32_t length = common(entry.tokens, tokens.first(tokens.size() - 1));
+    const int32_t length = common_prefix(entry.tokens, tokens.first(tokens.size() - 1));
     if (length <= longest || length < entry.min_reusable) continue;
     if (!entry.trimmable && length != static_cast<int32_t>(entry.tokens.size())) continue;
     longest = length;
@@ -237,18 +248,13 @@ std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& ent
   const auto begin = std::chrono::steady_clock::now();
   try {
     const KvkFile file = KvkFile::open(entry.path, options_.verify);
-    StoreIdentity expected = options_.identity;
-    expected.ns = entry.ns;
-    if (const std::string reason = differing_field(file.header().identity, expected); !reason.empty())
+    if (const std::string reason = mismatch(file.header().identity); !reason.empty())
       throw_error(ErrorCode::invalid_input, "{}: {}", entry.path.string(), reason);
     if (file.header().tokens != entry.tokens)
       throw_error(ErrorCode::corrupt_file, "{}: other tokens than the index says", entry.path.string());
     Sequence sequence = restore_sequence(cache, file, team);
     sequence.truncate(length);
-    const int64_t now = now_ms();
-    set_modified_ms(entry.path, now);
-    index_->touch(entry.path, now);
-    ++counters_.restores;
+    used(entry);
     counters_.restore_ms_last =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     return sequence;
@@ -260,8 +266,8 @@ std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& ent
   }
 }
 
-fs::path DiskStore::write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                          const Sequence& sequence, std::string_view metadata) {
+StoreEntry DiskStore::write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+                            const Sequence& sequence, std::string_view metadata) {
   KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
   KvkHeader header;
   header.identity = options_.identity;
@@ -271,17 +277,14 @@ fs::path DiskStore::write(std::string_view name, std::string_view ns, std::span<
   header.name = name;
   header.metadata = metadata;
   header.tokens.assign(tokens.begin(), tokens.end());
-  const fs::path folder = folder_ / ns_name(ns);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw_error(ErrorCode::invalid_input, "{}: {}", folder.string(), error.message());
-  const fs::path path = fresh_path(folder, !name.empty());
+  const fs::path path = new_entry_path(options_.dir, header.identity, !name.empty());
   {
     const StoreLock lock(options_.dir, LOCK_SH);
     write_kvk(path, std::move(header), sequence);
   }
-  index_->insert(folder_, entry_of(path, read_kvk_header(path)));
-  return path;
+  StoreEntry entry = entry_of(path, read_kvk_header(path));
+  index_->insert(folder_, entry);
+  return entry;
 }
 
 void DiskStore::evict_to_cap(const fs::path& keep) {
@@ -307,18 +310,15 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
       throw_error(ErrorCode::resource_exhausted,
                   "a sequence of {} bytes is larger than the KV store's cap of {}", bytes,
                   options_.cap_bytes);
-    const fs::path path = write({}, ns, tokens, sequence, {});
-    bool trimmable = sequence.state().empty();
-    for (const LayerGroup& group : sequence.cache().shape().groups)
-      trimmable = trimmable && (!group.geometry.window || sequence.offset() < *group.geometry.window);
+    const StoreEntry stored = write({}, ns, tokens, sequence, {});
     for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
-      if (entry.path == path || entry.ns != ns || !entry.name.empty()) continue;
+      if (entry.path == stored.path || entry.ns != ns || !entry.name.empty()) continue;
       const auto length = static_cast<int32_t>(entry.tokens.size());
-      if (length > sequence.offset() || common(entry.tokens, tokens) != length) continue;
+      if (length > sequence.offset() || common_prefix(entry.tokens, tokens) != length) continue;
       const bool ancestor = length < sequence.offset();
-      if (!ancestor || (trimmable && length >= sequence.min_reusable())) erase(entry);
+      if (!ancestor || (stored.trimmable && length >= stored.min_reusable)) erase(entry);
     }
-    evict_to_cap(path);
+    evict_to_cap(stored.path);
     ++counters_.stores;
     return true;
   } catch (const Error& error) {
@@ -336,7 +336,7 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   if (metadata.size() > size_t{32} << 20)
     throw_error(ErrorCode::invalid_input, "conversation '{}': {} bytes of metadata are more than 32 MiB",
                 printable(name), metadata.size());
-  const fs::path path = write(name, ns, tokens, sequence, metadata);
+  const fs::path path = write(name, ns, tokens, sequence, metadata).path;
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
     if (entry.name == name && entry.path != path) erase(entry);
   ++counters_.stores;
@@ -354,11 +354,7 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
       std::string reason = file.header.numerics.empty() || options_.numerics.empty()
                                ? std::string()
                                : differing_lines(file.header.numerics, options_.numerics);
-      if (reason.empty()) {
-        StoreIdentity expected = options_.identity;
-        expected.ns = file.header.identity.ns;
-        reason = differing_field(file.header.identity, expected);
-      }
+      if (reason.empty()) reason = mismatch(file.header.identity);
       others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
     }
     if (others.empty())
@@ -369,17 +365,12 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
                 printable(name), fmt::join(others, "; "));
   }
   const KvkFile file = KvkFile::open(newest->path, options_.verify);
-  StoreIdentity expected = options_.identity;
-  expected.ns = newest->ns;
-  if (const std::string reason = differing_field(file.header().identity, expected); !reason.empty())
+  if (const std::string reason = mismatch(file.header().identity); !reason.empty())
     throw_error(ErrorCode::corrupt_file, "{}: {}", newest->path.string(), reason);
   Conversation conversation{.tokens = file.header().tokens,
                             .metadata = file.header().metadata,
                             .sequence = restore_sequence(cache, file, team)};
-  const int64_t now = now_ms();
-  set_modified_ms(newest->path, now);
-  index_->touch(newest->path, now);
-  ++counters_.restores;
+  used(*newest);
   return conversation;
 }
 
@@ -462,11 +453,7 @@ void export_entry(const fs::path& entry, const fs::path& file) {
 fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens) {
   const KvkFile source = KvkFile::open(file, true);
   const StoreIdentity& identity = source.header().identity;
-  const fs::path folder = dir / folder_name(identity) / ns_name(identity.ns);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw_error(ErrorCode::invalid_input, "{}: {}", folder.string(), error.message());
-  const fs::path path = fresh_path(folder, !source.header().name.empty());
+  const fs::path path = new_entry_path(dir, identity, !source.header().name.empty());
   const StoreLock lock(dir, LOCK_SH);
   convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens);
   return path;

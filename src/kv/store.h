@@ -47,11 +47,10 @@ class DiskStore {
  public:
   struct Options {
     std::filesystem::path dir;
-    StoreIdentity identity;  // ns is set by each call
-    std::string numerics =
-        {};  // the text behind identity.numerics_id, so that a refusal can say what differs
+    StoreIdentity identity;     // ns is set by each call
+    std::string numerics = {};  // the text behind identity.numerics_id: a refusal can say what differs
     uint64_t cap_bytes = uint64_t{32} << 30;
-    bool verify = false;                           // --kv-verify: compare tensor hashes on every restore
+    bool verify = false;                           // compare tensor hashes on every restore
     std::function<void(const std::string&)> warn;  // one line: a file that was dropped, a write that failed
   };
 
@@ -102,8 +101,10 @@ class DiskStore {
   Stats stats();
 
  private:
-  std::filesystem::path write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                              const Sequence& sequence, std::string_view metadata);
+  StoreEntry write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+                   const Sequence& sequence, std::string_view metadata);
+  std::string mismatch(const StoreIdentity& file) const;  // whatever its ns; empty: ours
+  void used(const StoreEntry& entry);
   void drop(const StoreEntry& entry, const std::string& reason);
   void erase(const StoreEntry& entry);
   void evict_to_cap(const std::filesystem::path& keep);
@@ -125,8 +126,8 @@ struct StoredFile {
 std::vector<StoredFile> list_store(const std::filesystem::path& dir);
 // Reads every byte and compares every hash. Drafts are no entries.
 std::vector<StoredFile> verify_store(const std::filesystem::path& dir);
-// The only entry whose file name or saved name begins with `which`; Error{not_found} or Error{invalid_input}
-// otherwise.
+// The only entry whose file name begins with `which` or whose saved name is `which`. Throws Error{not_found},
+// Error{invalid_input} when several fit.
 std::filesystem::path find_entry(const std::filesystem::path& dir, std::string_view which);
 // Writes the dense form, independent of page sizes. Both verify what they read.
 void export_entry(const std::filesystem::path& entry, const std::filesystem::path& file);

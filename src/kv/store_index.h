@@ -18,8 +18,8 @@ class StoreIndex {
   StoreIndex& operator=(const StoreIndex&) = delete;
 
   bool in_memory() const { return in_memory_; }
-  // Entries of one folder of the store (relative to its root), least recently used first. Cached until this
-  // or another process changes the index.
+  // Entries of one identity's folder, the path as given to insert, least recently used first. Cached until
+  // this or another process changes the index.
   const std::vector<StoreEntry>& entries(const std::filesystem::path& folder);
   void insert(const std::filesystem::path& folder, const StoreEntry& entry);
   void erase(const std::filesystem::path& path);

@@ -146,13 +146,13 @@ void encode_rotated(const PlaneFormat& f, const float* x, TokenCodes& out) {
         for (int i = 0; i < 32; ++i) counts[i] += v[i] > boundary ? 1 : 0;
       }
       for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(counts[i]);
-    }
-    for (int i = 0; i < 32 && book.size > 32; ++i) {
-      int code = 0;  // the same by bisection: they ascend
-      for (int step = book.size / 2; step > 0; step /= 2) {
-        if (v[i] > float_of(book.boundaries[code + step - 1])) code += step;
+    } else {  // the same by bisection: they ascend
+      for (int i = 0; i < 32; ++i) {
+        int code = 0;
+        for (int step = book.size / 2; step > 0; step /= 2)
+          if (v[i] > float_of(book.boundaries[code + step - 1])) code += step;
+        codes[i] = static_cast<uint8_t>(code);
       }
-      codes[i] = static_cast<uint8_t>(code);
     }
     out.scales[g] = f32_to_f16(r < 65504.0f ? r : 65504.0f);
     out.offsets[g] = 0;

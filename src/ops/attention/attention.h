@@ -10,8 +10,7 @@
 //
 //   - s_j = scale q.k_j, one f32 chain over the channels in ascending order. Capped: s_j = c tanh(s_j / c).
 //   - m = max s_j over the visible keys; p_j = 2^(s_j log2(e) - m log2(e)); l = sum p_j, as 16 partial sums
-//   by
-//     j mod 16 and a fixed tree.
+//     by j mod 16 and a fixed tree.
 //   - o = sum p_j v_j, one f32 chain over the keys in ascending order.
 //
 // Segments are merged in ascending order: M' = max(M, m), O' = O 2^(M - M') + o 2^(m - M'), L' likewise; out

@@ -216,7 +216,6 @@ class Harness {
 };
 
 // ---- the reference: float64, from the canonical bytes of the stored tokens
-// -----------------------------------------------------
 
 float half(const std::byte* p) {
   uint16_t bits;

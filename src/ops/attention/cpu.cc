@@ -42,7 +42,6 @@ using kv::PlaneRole;
 #include "ops/attention/integer-inl.h"
 
 // ---- the segment
-// -----------------------------------------------------------------------------------------------------------------
 
 size_t query_stride(const AttentionTile& tile) {
   const size_t dims = static_cast<size_t>((tile.key->dim + 1) / 2 * 2);
@@ -332,7 +331,6 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
                 width = vectors * 16;
       ValueTask task;
       task.fetch = &fetch;
-      task.fetch = &fetch;
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
@@ -374,7 +372,6 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
                        f.has_offset ? offsets + g * kSegmentKeys : nullptr, m, factors[m], centers[m]);
     for (int first = g * f.group; first < (g + 1) * f.group; first += 32) {
       ValueTask task;
-      task.fetch = &fetch;
       task.fetch = &fetch;
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {

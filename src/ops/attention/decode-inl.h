@@ -2,7 +2,6 @@
 // lanes-inl.h.
 
 // ---- decoding blocks into the tile
-// -----------------------------------------------------------------------------------------------
 
 inline float half_to_float(uint16_t bits) {
   // Exact in every case: the exponent is moved by a multiplication, which also normalises subnormals.
@@ -45,7 +44,7 @@ HWY_INLINE V16 load_scale(const std::byte* in, Dtype type) {
                          ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))
                          : _mm512_loadu_ps(reinterpret_cast<const float*>(in));
   return wide;
-#endif
+#else
   float out[16];
   if (type == Dtype::f32) {
     memcpy(out, in, sizeof(out));
@@ -60,6 +59,7 @@ HWY_INLINE V16 load_scale(const std::byte* in, Dtype type) {
     }
   }
   return load(out);
+#endif
 }
 
 // 16 lanes of whole bits.

@@ -2,7 +2,6 @@
 // level's own namespace, after lanes-inl.h.
 
 // ---- how a plane enters its product
-// -------------------------------------------------------------------------------------------
 
 enum class Operand {
   dot,      // both sides bf16 pairs, dpbf16ps
@@ -85,7 +84,6 @@ constexpr size_t left_step(Operand operand) {
 }
 
 // ---- scores = Q K^T
-// -----------------------------------------------------------------------------------------------------------
 
 struct ScoreTask {
   const std::byte* queries;  // row 0
@@ -151,7 +149,6 @@ void score_block(const ScoreTask& t) {
 }
 
 // ---- out = out * a + (P V + bias) * b
-// -------------------------------------------------------------------------------------------
 
 struct ValueTask {
   const std::byte* weights;  // row 0, 256 columns
@@ -200,7 +197,6 @@ void value_block(const ValueTask& t) {
 }
 
 // ---- dispatch on the register tile
-// ---------------------------------------------------------------------------------------------
 
 template <Operand kOperand, int MR>
 void score_rows(int vectors, const ScoreTask& t) {
