@@ -174,7 +174,7 @@ void add_eval_kv_sensitivity(CLI::App& eval, Invocation& invocation) {
   command
       ->add_option(
           "--codec", flags->codecs,
-          "A codec to measure on keys and on values, repeatable (default: bf16, f16, affine:8, affine:6, "
+          "A codec to measure on keys and on values, repeatable (default: bf16, f16, rot:q8_0, q8_0, "
           "rot:5, rot:4, rot:3, rot:2)")
       ->allow_extra_args(false);
   command

@@ -286,9 +286,12 @@ TEST(KvkFile, AFullDiskLeavesNothingBehind) {
 
 // Headers of every codec survive their text.
 TEST(KvkHeader, TextAndBack) {
-  for (const char* spec : {"f32", "bf16", "affine:4:32", "affine:8:64:bf16", "turbo:8,3", "rot:5",
-                           "f16/rot:4", "affine:8:64/rot:4", "turbokey:5/affine:8:64"})
-    for (const Dtype plain : {Dtype::bf16, Dtype::f32}) {
+  for (const char* spec :
+       {"f32", "bf16", "affine:4:32", "affine:8:64:bf16", "turbo:8,3", "rot:5", "f16/rot:4",
+        "affine:8:64/rot:4", "turbokey:5/affine:8:64", "q8_0", "rot:q8_0", "q8_0/rot:3"})
+    for (const auto& [plain, gpu_compat, guard] :
+         {std::tuple{Dtype::bf16, false, true}, std::tuple{Dtype::f32, true, true},
+          std::tuple{Dtype::bf16, true, false}}) {
       KvkHeader header;
       header.identity.ns = "a+b \"quoted\" \xC3\xA9";
       header.tokens = {1, 2, 3, -7};
@@ -300,6 +303,8 @@ TEST(KvkHeader, TextAndBack) {
                         .head_dim_v = 64,
                         .codec = parse_codec(spec, plain),
                         .page_tokens = 2};
+      set_encoder(group.geometry.codec.k, gpu_compat, guard);
+      set_encoder(group.geometry.codec.v, gpu_compat, guard);
       group.geometry.window = 8;
       group.owners = {0, 2};
       const uint64_t bytes = page_form(group.geometry).page_bytes;

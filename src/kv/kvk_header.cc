@@ -121,6 +121,17 @@ KvkGroup parse_group(const json& object, const std::string& path, size_t index, 
     geometry.codec = parse_codec(codec, *k);
     if (!turbo)
       geometry.codec.v = parse_codec(slash == std::string::npos ? codec : codec.substr(slash + 1), *v).v;
+    bool gpu_compat = false, guard = true;
+    if (fields.has("affine_encoder")) {
+      gpu_compat = fields.text("affine_encoder") == "gpu_compat";
+      if (!gpu_compat) corrupt(path, fmt::format("{}: unknown affine encoder", fields.where()));
+    }
+    if (fields.has("turbo_guard")) {
+      if (!fields.at("turbo_guard").is_boolean())
+        corrupt(path, fmt::format("{}: \"turbo_guard\" is neither true nor false", fields.where()));
+      guard = fields.at("turbo_guard").get<bool>();
+    }
+    for (PlaneCodec* plane : {&geometry.codec.k, &geometry.codec.v}) set_encoder(*plane, gpu_compat, guard);
     if (geometry.codec.k.plain != *k || geometry.codec.v.plain != *v)
       corrupt(path, fmt::format("{}: codec and plain dtypes differ", fields.where()));
   } catch (const Error& error) {
@@ -241,6 +252,9 @@ std::string header_text(const KvkHeader& header) {
                 {"plain_k", name(geometry.codec.k.plain)},
                 {"plain_v", name(geometry.codec.v.plain)},
                 {"first_position", group.first}};
+    // Encoders other than the default are named; they hold for both planes.
+    if (geometry.codec.k.gpu_compat || geometry.codec.v.gpu_compat) object["affine_encoder"] = "gpu_compat";
+    if (!geometry.codec.k.guard || !geometry.codec.v.guard) object["turbo_guard"] = false;
     json cache{{"kind", cache_kind(geometry)},          {"offset", header.offset()},
                {"min_reusable", header.min_reusable},   {"first_position", group.first},
                {"dtype", name(geometry.codec.k.plain)}, {"codec", describe(geometry.codec)}};

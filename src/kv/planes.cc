@@ -42,7 +42,18 @@ void add_planes(const PlaneCodec& codec, int head_dim, bool key, std::vector<Pla
       out.push_back({prefix + "Scales", "f16", channels / 32 * 2});
       return;
     }
+    case PlaneCodec::Kind::q8_0:
+    case PlaneCodec::Kind::rotated_q8_0: {
+      const std::string prefix = key ? "k" : "v";
+      out.push_back({prefix + "Codes", "i8", code_bytes});
+      out.push_back({prefix + "Scales", "f16", channels / 32 * 2});
+      return;
+    }
   }
+}
+
+std::string rotation_reason(int head_dim) {
+  return fmt::format("the rotation takes a head_dim of 64, 128, 256 or 512, not {}", head_dim);
 }
 
 }  // namespace
@@ -93,8 +104,14 @@ std::string why_invalid(const PlaneCodec& codec, int head_dim) {
     case PlaneCodec::Kind::rotated:
       if (!one_of(codec.bits, std::array{2, 3, 4, 5, 8}))
         return fmt::format("no Lloyd-Max table for {} bits (2, 3, 4, 5, 8)", codec.bits);
-      if (!one_of(head_dim, kRotations))
-        return fmt::format("the rotation takes a head_dim of 64, 128, 256 or 512, not {}", head_dim);
+      if (!one_of(head_dim, kRotations)) return rotation_reason(head_dim);
+      return {};
+    case PlaneCodec::Kind::rotated_q8_0:
+      if (!one_of(head_dim, kRotations)) return rotation_reason(head_dim);
+      [[fallthrough]];
+    case PlaneCodec::Kind::q8_0:
+      if (codec.bits != 8 || codec.group != 32) return "q8_0 has 8 bits and groups of 32";
+      if (head_dim % 32 != 0) return fmt::format("a group of 32 does not divide head_dim {}", head_dim);
       return {};
   }
   return "unknown codec";

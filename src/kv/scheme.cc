@@ -16,7 +16,8 @@ namespace kvasir::kv {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, KPLANE/VPLANE, config[:FILE], "
+    "f32, f16, bf16, q8_0, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, rot:q8_0, KPLANE/VPLANE, "
+    "config[:FILE], "
     "auto:BYTES[:FILE]";
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -78,6 +79,13 @@ PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view spec
                     printable(spec), printable(parts[next]));
       plane.scale_dtype = *scales;
     }
+    return plane;
+  }
+  const bool rotated_q8_0 = text == "rot:q8_0";
+  if (text == "q8_0" || rotated_q8_0) {
+    plane.kind = rotated_q8_0 ? PlaneCodec::Kind::rotated_q8_0 : PlaneCodec::Kind::q8_0;
+    plane.bits = 8;
+    plane.group = 32;
     return plane;
   }
   if ((parts[0] == "rot" || parts[0] == "turbokey") && parts.size() == 2) {
@@ -343,6 +351,12 @@ CodecPair parse_codec(std::string_view spec, Dtype plain) {
   return pair;
 }
 
+void set_encoder(PlaneCodec& plane, bool gpu_compat, bool guard) {
+  if (plane.kind == PlaneCodec::Kind::affine) plane.gpu_compat = gpu_compat;
+  if (plane.kind == PlaneCodec::Kind::turbo_key || plane.kind == PlaneCodec::Kind::rotated)
+    plane.guard = guard;
+}
+
 Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer> layers) {
   Dtype plain = request.default_plain;
   if (request.plain) {
@@ -385,6 +399,12 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
     uniform = spec.empty() ? unlisted : parse_codec(spec, plain);
   }
   apply_overrides(request, layers, plain, choices);
+  const auto with_options = [&](CodecPair& codec) {
+    for (PlaneCodec* plane : {&codec.k, &codec.v})
+      set_encoder(*plane, request.affine_gpu_compat, request.turbo_guard);
+  };
+  if (uniform) with_options(*uniform);
+  for (auto& [layer, choice] : choices) with_options(choice.codec);
 
   bool encoded = false;
   for (const SchemeLayer& layer : layers) {
@@ -446,15 +466,22 @@ std::string plane_key(const PlaneCodec& plane) {
       return fmt::format("turbokey-b{}", plane.bits);
     case PlaneCodec::Kind::rotated:
       return fmt::format("rot-b{}", plane.bits);
+    case PlaneCodec::Kind::q8_0:
+      return "q8_0";
+    case PlaneCodec::Kind::rotated_q8_0:
+      return "rot-q8_0";
   }
   return {};
 }
 
-// Scales that do not have T's dtype are an option of their own.
-std::string scale_suffix(const PlaneCodec& plane) {
-  return plane.kind == PlaneCodec::Kind::affine && plane.scale_dtype != plane.plain
-             ? fmt::format("-x{}", name(plane.scale_dtype))
-             : "";
+// Scales that do not have T's dtype, and encoders other than the default, are options of their own.
+std::string option_suffix(const PlaneCodec& plane) {
+  std::string suffix;
+  if (plane.kind == PlaneCodec::Kind::affine && plane.scale_dtype != plane.plain)
+    suffix += fmt::format("-x{}", name(plane.scale_dtype));
+  if (plane.gpu_compat) suffix += "-gc";
+  if (!plane.guard) suffix += "-g0";
+  return suffix;
 }
 
 }  // namespace
@@ -462,12 +489,13 @@ std::string scale_suffix(const PlaneCodec& plane) {
 std::string layer_key(const CodecPair& codec, int32_t start) {
   const std::string tail = codec.is_plain() ? "" : fmt::format("-s{}", start);
   if (codec.k.kind == PlaneCodec::Kind::turbo_key && codec.v.kind == PlaneCodec::Kind::rotated &&
-      codec.k.plain == codec.v.plain)
-    return fmt::format("turbo-k{}v{}-{}{}", codec.k.bits, codec.v.bits, name(codec.k.plain), tail);
+      codec.k.plain == codec.v.plain && codec.k.guard == codec.v.guard)
+    return fmt::format("turbo-k{}v{}-{}{}{}", codec.k.bits, codec.v.bits, name(codec.k.plain),
+                       option_suffix(codec.k), tail);
   if (codec.k == codec.v)
-    return fmt::format("{}-{}{}{}", plane_key(codec.k), name(codec.k.plain), scale_suffix(codec.k), tail);
-  return fmt::format("{}-{}{}+{}-{}{}{}", plane_key(codec.k), name(codec.k.plain), scale_suffix(codec.k),
-                     plane_key(codec.v), name(codec.v.plain), scale_suffix(codec.v), tail);
+    return fmt::format("{}-{}{}{}", plane_key(codec.k), name(codec.k.plain), option_suffix(codec.k), tail);
+  return fmt::format("{}-{}{}+{}-{}{}{}", plane_key(codec.k), name(codec.k.plain), option_suffix(codec.k),
+                     plane_key(codec.v), name(codec.v.plain), option_suffix(codec.v), tail);
 }
 
 std::string scheme_key(std::span<const CodecPair> codecs, int32_t start) {

@@ -2,19 +2,18 @@
 // rows convert, and the key of all that (kv-cache.md 4.1). What is accepted is what runs; everything else is
 // refused with the reason.
 //
-//   SPEC = f32 | f16 | bf16                         plain
-//        | affine:BITS[:GROUP][:SCALES]             MLX affine, 2 3 4 5 6 8 bits, groups of 32, 64 (default)
-//        or 128 channels;
-//                                                   SCALES f16 (default where T has 16 bits), bf16 or f32
-//                                                   (default where T is f32)
-//        | turbo[:K,V]                              TurboQuant; turbo alone is turbo:8,3
-//        | rot:BITS                              rotation and codebook, on keys and values alike
-//        | KPLANE/VPLANE                            any two of f32 f16 bf16 affine:... rot:...; turbokey:BITS
-//        for keys | config[:FILE]                            per layer, from FILE or the model folder's
-//        kv_config.json | auto:BYTES                               per layer, at most BYTES per token in all,
-//        by the table that
-//                                                   `kvasir eval kv-sensitivity` measured; also
-//                                                   auto:BYTES:FILE
+//   SPEC                           what it stores
+//   f32 | f16 | bf16               plain values
+//   affine:BITS[:GROUP][:SCALES]   MLX affine: 2 3 4 5 6 8 bits, groups of 32, 64 (default) or 128 channels,
+//                                  SCALES f16 (default where T has 16 bits), bf16 or f32 (default for T f32)
+//   q8_0                           signed bytes, one f16 scale per 32 channels (the form of llama.cpp's q8_0)
+//   turbo[:K,V]                    TurboQuant; turbo alone is turbo:8,3
+//   rot:BITS                       rotation and codebook, on keys and values alike
+//   rot:q8_0                       rotation, then q8_0
+//   KPLANE/VPLANE                  keys and values apart, any two of the above (turbokey:BITS for turbo's
+//   keys) config[:FILE]                  per layer, from FILE or the model folder's kv_config.json
+//   auto:BYTES[:FILE]              per layer, at most BYTES per token in all, by the table in that file that
+//                                  `kvasir eval kv-sensitivity` measured
 #pragma once
 
 #include <filesystem>
@@ -37,11 +36,15 @@ struct SchemeLayer {
 };
 
 struct SchemeRequest {
-  std::string spec;                    // --kv; empty: plain in the default dtype
-  std::vector<std::string> layers;     // --kv-layer A[-B]=SPEC, each
-  std::optional<int64_t> start;        // --kv-start
-  std::optional<std::string> plain;    // --kv-plain: T of encoded layers
-  Dtype default_plain = Dtype::bf16;   // of this build and activation mode (ruling 15)
+  std::string spec;                   // --kv; empty: plain in the default dtype
+  std::vector<std::string> layers;    // --kv-layer A[-B]=SPEC, each
+  std::optional<int64_t> start;       // --kv-start
+  std::optional<std::string> plain;   // --kv-plain: T of encoded layers
+  Dtype default_plain = Dtype::bf16;  // of this build and activation mode (ruling 15)
+  // Encoders (kv-cache.md 3.2, 3.3), for bytes that other engines' are compared with. Not on the command
+  // line.
+  bool affine_gpu_compat = false;  // affine as MLX's Metal and CUDA kernels encode it, in place of its CPU's
+  bool turbo_guard = true;         // false: what f16 cannot hold becomes infinity, as in the reference
   std::filesystem::path model_folder;  // where kv_config.json is looked for; empty: none
   bool empty() const { return spec.empty() && layers.empty() && !start && !plain; }
 };
@@ -65,6 +68,9 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
 
 // One SPEC without config and auto. `plain` is T of encoded planes.
 CodecPair parse_codec(std::string_view spec, Dtype plain);
+
+// Chooses the encoder of a plane where its codec has a choice.
+void set_encoder(PlaneCodec& plane, bool gpu_compat, bool guard);
 
 // "plain-bf16", "affine-b8g64-bf16-xf16-s0", "turbo-k8v3-bf16-s512", "affine-b8g64+rot-b4-...",
 // (kv-cache.md 4.1)

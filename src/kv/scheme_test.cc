@@ -61,6 +61,10 @@ TEST(Planes, BytesPerTokenOfTheSpec) {
   EXPECT_EQ(pair_bytes("affine:4:32", Dtype::bf16, 64), 2 * (32u + 8u));
   EXPECT_EQ(pair_bytes("affine:4:32", Dtype::f32, 64), 2 * (32u + 16u));
   EXPECT_EQ(pair_bytes("rot:4", Dtype::bf16, 64), 2 * (32u + 4u));
+  EXPECT_EQ(pair_bytes("q8_0", Dtype::bf16, 64), 2 * (64u + 4u));
+  EXPECT_EQ(planes(parse_codec("q8_0/rot:q8_0", Dtype::bf16), 64, 128),
+            (std::vector<Plane>{
+                {"kCodes", "i8", 64}, {"kScales", "f16", 4}, {"vCodes", "i8", 128}, {"vScales", "f16", 8}}));
   EXPECT_EQ(planes(parse_codec("affine:5:32", Dtype::bf16), 64, 128), (std::vector<Plane>{{"Kq", "u5", 40},
                                                                                           {"Ks", "f16", 4},
                                                                                           {"Kb", "f16", 4},
@@ -88,7 +92,12 @@ TEST(Scheme, Grammar) {
   EXPECT_EQ(parse_codec("turbo:4,2", Dtype::bf16), parse_codec("turbokey:4/rot:2", Dtype::bf16));
   EXPECT_EQ(parse_codec("rot:5", Dtype::bf16), parse_codec("rot:5/rot:5", Dtype::bf16));
   EXPECT_EQ(parse_codec("affine:8/rot:4", Dtype::bf16).v.kind, Kind::rotated);
-  for (const char* bad : {"q8_0",
+  EXPECT_EQ(parse_codec("q8_0", Dtype::bf16).k, (PlaneCodec{Kind::q8_0, Dtype::bf16, 8, 32}));
+  EXPECT_EQ(parse_codec("rot:q8_0/rot:4", Dtype::f16).k, (PlaneCodec{Kind::rotated_q8_0, Dtype::f16, 8, 32}));
+  for (const char* bad : {"q8_0:32",
+                          "q4_0",
+                          "rot:q8_0:2",
+                          "rot:q4_0",
                           "affine",
                           "affine:",
                           "affine:x",
@@ -112,8 +121,9 @@ TEST(Scheme, Grammar) {
 }
 
 TEST(Scheme, DescribeIsTheGrammarsInverse) {
-  for (const char* spec : {"f32", "bf16", "affine:4:64", "affine:8:128:bf16", "turbo:8,3", "rot:5",
-                           "affine:8:64/rot:4", "f16/rot:3", "turbokey:5/affine:8:64", "rot:4/affine:8:32"})
+  for (const char* spec :
+       {"f32", "bf16", "affine:4:64", "affine:8:128:bf16", "turbo:8,3", "rot:5", "affine:8:64/rot:4",
+        "f16/rot:3", "turbokey:5/affine:8:64", "rot:4/affine:8:32", "q8_0", "rot:q8_0", "q8_0/rot:q8_0"})
     EXPECT_EQ(describe(parse_codec(spec, Dtype::bf16)), spec);
 }
 
@@ -276,7 +286,14 @@ TEST(Scheme, KeysAreInjective) {
           planes.push_back({Kind::affine, t, b, g, s});
       planes.push_back({Kind::turbo_key, t, b, 32});
       planes.push_back({Kind::rotated, t, b, 32});
+      for (const Kind kind : {Kind::affine, Kind::turbo_key, Kind::rotated}) {
+        planes.push_back({kind, t, b, 32});
+        set_encoder(planes.back(), true, false);
+        if (kind == Kind::affine) planes.back().scale_dtype = t;
+      }
     }
+    planes.push_back({Kind::q8_0, t, 8, 32});
+    planes.push_back({Kind::rotated_q8_0, t, 8, 32});
   }
   size_t count = 0;
   for (const PlaneCodec& k : planes)
@@ -298,6 +315,26 @@ TEST(Scheme, KeysAreInjective) {
       EXPECT_TRUE(mixed.insert(scheme_key(codecs, 0)).second);
     }
   }
+}
+
+// The library's encoder options show in the key, and reach only the planes that have a choice.
+TEST(Scheme, EncoderOptions) {
+  SchemeRequest r = request("affine:8/rot:4");
+  r.affine_gpu_compat = true;
+  EXPECT_EQ(resolve_scheme(r, model(2)).key, "affine-b8g64-bf16-xf16-gc+rot-b4-bf16-s0");
+  r.turbo_guard = false;
+  const Scheme both = resolve_scheme(r, model(2));
+  EXPECT_EQ(both.key, "affine-b8g64-bf16-xf16-gc+rot-b4-bf16-g0-s0");
+  EXPECT_TRUE(both.codecs[0].k.gpu_compat && both.codecs[0].k.guard);
+  EXPECT_TRUE(!both.codecs[0].v.gpu_compat && !both.codecs[0].v.guard);
+  r.spec = "turbo";
+  EXPECT_EQ(resolve_scheme(r, model(2)).key, "turbo-k8v3-bf16-g0-s0");
+  r.layers = {"1=affine:4:32:bf16"};
+  EXPECT_TRUE(resolve_scheme(r, model(2)).codecs[1].v.gpu_compat);
+  r = request("q8_0");
+  r.affine_gpu_compat = true;
+  r.turbo_guard = false;
+  EXPECT_EQ(resolve_scheme(r, model(2)).key, "q8_0-bf16-s0");
 }
 
 TEST(Scheme, Signatures) {

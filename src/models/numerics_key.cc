@@ -18,6 +18,10 @@ std::string_view name(kv::PlaneCodec::Kind kind) {
       return "turbo-key";
     case kv::PlaneCodec::Kind::rotated:
       return "rotated";
+    case kv::PlaneCodec::Kind::q8_0:
+      return "q8_0";
+    case kv::PlaneCodec::Kind::rotated_q8_0:
+      return "rotated-q8_0";
   }
   return "?";
 }
@@ -26,6 +30,8 @@ std::string text(const kv::PlaneCodec& codec) {
   std::string out = fmt::format("{}:{}", name(codec.kind), kvasir::name(codec.plain));
   if (codec.kind != kv::PlaneCodec::Kind::plain)
     out += fmt::format(":{}:{}:{}", codec.bits, codec.group, kvasir::name(codec.scale_dtype));
+  if (codec.gpu_compat) out += ":gpu_compat";
+  if (!codec.guard) out += ":no-guard";
   return out;
 }
 

@@ -3,8 +3,8 @@
     python kv_codec_goldens.py PATH/TO/kv_codecs.py OUT
 
 Layout, little-endian: u32 vectors, u32 channels, f32 inputs [vectors][channels]; then records until the end of the file:
-u8 kind (1 affine, 2 turbo key, 3 rotated), u8 bits, u8 group, u8 plain dtype, u8 scale dtype (0 f32, 1 f16, 2 bf16), u8 zero,
-u16 dim, u32 bytes of one vector, then per vector the codes, scales and offsets of its first `dim` channels."""
+u8 kind (1 affine, 2 turbo key, 3 rotated, 4 q8_0, 5 rotated q8_0), u8 bits, u8 group, u8 plain dtype, u8 scale dtype (0 f32, 1 f16,
+2 bf16), u8 options (1 the GPU rule of affine, 2 no guard, 4 inputs times 128), u16 dim, u32 bytes of one vector, then per vector the codes, scales and offsets of its first `dim` channels."""
 import importlib.util
 import struct
 import sys
@@ -35,6 +35,15 @@ def scale_bytes(k, s, dtype):
     return k.bits_of(s, dtype).astype("<u4" if dtype == "f32" else "<u2").tobytes()
 
 
+def q8_0(x):
+    """Signed bytes and one f16 scale per 32 channels; the divisor is the scale as f16 holds it."""
+    groups = x.astype(np.float32).reshape(-1, 32)
+    s = np.minimum(np.abs(groups).max(-1) / np.float32(127), np.float32(65504)).astype(np.float16)
+    d = s.astype(np.float32)[:, None]
+    q = np.where(d == 0, 0, np.clip(np.rint(groups / np.where(d == 0, np.float32(1), d)), -127, 127)).astype(np.int8)
+    return q.tobytes() + s.astype("<f2").tobytes()
+
+
 def main():
     spec = importlib.util.spec_from_file_location("kv_codecs", sys.argv[1])
     k = importlib.util.module_from_spec(spec)
@@ -42,8 +51,8 @@ def main():
     x = inputs()
     out = [struct.pack("<II", *x.shape), x.astype("<f4").tobytes()]
 
-    def record(kind, bits, group, plain, scale, dim, rows):
-        out.append(struct.pack("<BBBBBBHI", kind, bits, group, TYPES.index(plain), TYPES.index(scale), 0, dim, len(rows[0])))
+    def record(kind, bits, group, plain, scale, dim, rows, options=0):
+        out.append(struct.pack("<BBBBBBHI", kind, bits, group, TYPES.index(plain), TYPES.index(scale), options, dim, len(rows[0])))
         out.extend(rows)
 
     for bits in (2, 3, 4, 5, 6, 8):
@@ -71,6 +80,35 @@ def main():
                 q, r = k.turbo_encode_values(k.round_to(v, "bf16"), bits)
                 rows.append(k.pack(q, bits).tobytes() + r.astype("<f2").tobytes())
             record(3, bits, 32, "bf16", "f16", dim, rows)
+    for bits in (2, 3, 4, 5, 6, 8):
+        for group in (32, 64):
+            rows = []
+            for v in x[:, :128]:
+                q, _, _ = k.affine_encode(k.round_to(v, "bf16"), bits, group, "f32", gpu_compat=True)
+                _, s, b = k.affine_encode(k.round_to(v, "bf16"), bits, group, "f16", gpu_compat=True)
+                rows.append(k.pack(q, bits).tobytes() + scale_bytes(k, s, "f16") + scale_bytes(k, b, "f16"))
+            record(1, bits, group, "bf16", "f16", 128, rows, 1)
+    for guard in (True, False):
+        options = 4 if guard else 6
+        for bits in (2, 4, 5, 8):
+            for dim in (64, 128):
+                rows = []
+                for v in x[:, :dim] * np.float32(128):
+                    q, s, z = k.turbo_encode_keys(k.round_to(v, "bf16"), bits, guard)
+                    with np.errstate(over="ignore"):
+                        rows.append(k.pack(q, bits).tobytes() + s.astype("<f2").tobytes() + z.astype("<f2").tobytes())
+                record(2, bits, 32, "bf16", "f16", dim, rows, options)
+        for bits, dim in ((3, 64), (4, 128), (5, 64), (8, 256)):
+            rows = []
+            for v in x[:, :dim] * np.float32(128):
+                q, r = k.turbo_encode_values(k.round_to(v, "bf16"), bits, guard)
+                rows.append(k.pack(q, bits).tobytes() + r.astype("<f2").tobytes())
+            record(3, bits, 32, "bf16", "f16", dim, rows, options)
+    for dim in (32, 96, 128):
+        for plain in ("bf16", "f32"):
+            record(4, 8, 32, plain, "f16", dim, [q8_0(k.round_to(v, plain)) for v in x[:, :dim]])
+    for dim in (64, 128, 256, 512):
+        record(5, 8, 32, "bf16", "f16", dim, [q8_0(k.rotate(k.round_to(v, "bf16"))) for v in x[:, :dim]])
     with open(sys.argv[2], "wb") as file:
         file.write(b"".join(out))
 

@@ -31,7 +31,7 @@ static inline unsigned get_bits(const std::byte* plane, int width, int vector, i
   return (word >> ((vector % slots) * width)) & ((1u << width) - 1u);
 }
 static inline unsigned stored_flip(const PlaneFormat& f) {
-  return f.codec.kind == PlaneCodec::Kind::turbo_key && f.codec.bits == 8 ? 0x80u : 0u;
+  return f.signed_codes ? 0x80u : 0u;
 }
 
 // The codes of 32 channels of one token, plane of `width` bits from bit `from` of the codes on. K: a quad of

@@ -13,7 +13,7 @@ namespace kvasir::kv {
 // One token's row of one plane, taken apart.
 inline constexpr int kMaxCodecDim = 1024;  // quantized planes
 struct TokenCodes {
-  uint8_t codes[kMaxCodecDim];         // low `bits` bits; turbo keys of 8 bits in two's complement
+  uint8_t codes[kMaxCodecDim];         // low `bits` bits; signed ones in two's complement
   uint32_t scales[kMaxCodecDim / 32];  // stored bit patterns
   uint32_t offsets[kMaxCodecDim / 32];
 };

@@ -27,6 +27,13 @@ void check_bits(int bits, std::initializer_list<int> valid, std::string_view cod
                 label(role), bits, fmt::join(valid, ", "));
 }
 
+void check_rotation(int dim, std::string_view codec, PlaneRole role) {
+  if (rotation_signs(dim) == nullptr)
+    throw_error(ErrorCode::invalid_input,
+                "{} codec of the KV {}: head_dim {} must be one of 64, 128, 256, 512", codec, label(role),
+                dim);
+}
+
 // Canonical bytes of a token's row: codes as a little-endian stream of `bits` each.
 void pack_stream(const uint8_t* codes, int count, int bits, std::byte* out) {
   uint32_t pending = 0;
@@ -187,6 +194,15 @@ PlaneFormat make_plane_format(const PlaneCodec& codec, PlaneRole role, int dim) 
     f.group = codec.group;
     f.has_offset = true;
     f.scale_size = static_cast<int>(size_of(codec.scale_dtype));
+  } else if (codec.kind == Kind::q8_0 || codec.kind == Kind::rotated_q8_0) {
+    check_bits(codec.bits, {8}, "q8_0", role);
+    if (codec.rotates()) check_rotation(dim, "rotated q8_0", role);
+    if (dim % 32 != 0)
+      throw_error(ErrorCode::invalid_input, "q8_0 codec of the KV {}: group 32 does not divide head_dim {}",
+                  label(role), dim);
+    f.group = 32;
+    f.signed_codes = true;
+    f.scale_size = 2;
   } else {
     const bool keys = codec.kind == Kind::turbo_key;
     const std::string_view codec_name = keys ? "turbo-key" : "rotated";
@@ -195,15 +211,13 @@ PlaneFormat make_plane_format(const PlaneCodec& codec, PlaneRole role, int dim) 
     } else {
       check_bits(codec.bits, {2, 3, 4, 5, 8}, codec_name, role);
     }
-    if (rotation_signs(dim) == nullptr)
-      throw_error(ErrorCode::invalid_input,
-                  "{} codec of the KV {}: head_dim {} must be one of 64, 128, 256, 512", codec_name,
-                  label(role), dim);
+    check_rotation(dim, codec_name, role);
     if (keys && role == PlaneRole::value)
       throw_error(ErrorCode::invalid_input,
                   "turbo-key codec: it encodes keys, not values; use rot for the values");
     f.group = 32;
     f.has_offset = keys;
+    f.signed_codes = keys && codec.bits == 8;
     f.scale_size = 2;
   }
   if (dim > kMaxCodecDim)

@@ -33,6 +33,10 @@ PlaneCodec rotated(int bits) {
   return {Kind::rotated, Dtype::bf16, bits, 32};
 }
 
+PlaneCodec q8_0(bool rotated = false) {
+  return {rotated ? Kind::rotated_q8_0 : Kind::q8_0, Dtype::bf16, 8, 32};
+}
+
 std::vector<IsaLevel> levels() {
   std::vector<IsaLevel> out;
   for (IsaLevel level : compiled_isa_levels())
@@ -170,24 +174,43 @@ TEST(KvCodecs, GoldensOfTheReference) {
   const Dtype types[] = {Dtype::f32, Dtype::f16, Dtype::bf16};
   int records = 0;
   while (at < data.data() + data.size()) {
-    uint8_t kind, bits, group, type, scale, zero;
+    uint8_t kind, bits, group, type, scale, options;
     uint16_t dim;
     uint32_t size;
-    read(kind), read(bits), read(group), read(type), read(scale), read(zero), read(dim), read(size);
-    const PlaneCodec codec{static_cast<Kind>(kind), types[type], bits, group, types[scale]};
+    read(kind), read(bits), read(group), read(type), read(scale), read(options), read(dim), read(size);
+    PlaneCodec codec{static_cast<Kind>(kind), types[type], bits, group, types[scale]};
+    codec.gpu_compat = (options & 1) != 0;
+    codec.guard = (options & 2) == 0;
+    const bool huge = (options & 4) != 0;
     for (uint32_t v = 0; v < vectors; ++v, at += size) {
-      const std::span<const float> row(x.data() + static_cast<size_t>(v) * channels, dim);
+      std::vector<float> row(x.begin() + v * channels, x.begin() + v * channels + dim);
+      for (float& value : row) value *= huge ? 128.0f : 1.0f;
       for (IsaLevel isa : levels())
         for (PlaneRole role : {PlaneRole::key, PlaneRole::value}) {
           if (codec.kind == Kind::turbo_key && role == PlaneRole::value) continue;
           ASSERT_EQ(hex(encoded(codec, role, row, isa)), hex(bytes_of(at, size)))
               << "kind " << int{kind} << " bits " << int{bits} << " group " << int{group} << " dim " << dim
-              << " vector " << v << " " << name(isa);
+              << " options " << int{options} << " vector " << v << " " << name(isa);
         }
     }
     ++records;
   }
-  EXPECT_EQ(records, 36 + 8 + 20);
+  EXPECT_EQ(records, 36 + 8 + 20 + 12 + 2 * (8 + 4) + 3 * 2 + 4);
+}
+
+// What a group of q8_0 is, by hand: the largest magnitude, 254, becomes 127 steps of 2.
+TEST(KvCodecs, Q8_0ByHand) {
+  std::vector<float> x(32, 0.0f);
+  x[0] = -254;
+  x[1] = 3;  // 1.5 steps: to the even 2
+  x[2] = 5;  // 2.5 steps: to the even 2
+  x[31] = 253;
+  for (IsaLevel isa : levels()) {
+    const auto bytes = encoded({Kind::q8_0, Dtype::f32, 8, 32}, PlaneRole::key, x, isa);
+    ASSERT_EQ(bytes.size(), 34u);
+    EXPECT_EQ(hex(std::span(bytes).first(3)), "810202");
+    EXPECT_EQ(hex(std::span(bytes).subspan(31)), "7e0040");  // 126.5 to 126; 2 as f16
+  }
 }
 
 std::vector<CodecPair> pairs() {
@@ -199,7 +222,9 @@ std::vector<CodecPair> pairs() {
           {turbo_key(5), rotated(2)},
           {rotated(5), affine(6, 64)},
           {affine(2, 32), plain(Dtype::bf16)},
-          {rotated(8), rotated(4)}};
+          {rotated(8), rotated(4)},
+          {q8_0(), q8_0(true)},
+          {q8_0(true), affine(4, 32)}};
 }
 
 GroupGeometry geometry_of(const CodecPair& codec, int page_tokens) {
@@ -288,6 +313,8 @@ TEST(CodecLayout, TokenBytes) {
   EXPECT_EQ(bytes({plain(Dtype::bf16), plain(Dtype::bf16)}, 128), 512u);
   EXPECT_EQ(bytes({turbo_key(8), rotated(3)}, 128), 200u);
   EXPECT_EQ(bytes({affine(4, 64), affine(4, 64)}, 64), 72u);
+  EXPECT_EQ(bytes({q8_0(), q8_0()}, 96), 2u * (96 + 6));  // as llama.cpp's blocks of 34 bytes
+  EXPECT_EQ(bytes({q8_0(true), q8_0(true)}, 64), 136u);
   EXPECT_EQ(bytes({rotated(4), rotated(4)}, 64), 72u);
   // A page takes no more than its tokens' bytes where nothing is odd.
   GroupGeometry g = geometry_of({affine(8, 64), rotated(4)}, 64);
@@ -315,6 +342,9 @@ TEST(CodecLayout, RefusesWhatACodecCannotTake) {
   EXPECT_THAT(message({affine(4, 64), bf16}, 96), testing::HasSubstr("does not divide head_dim 96"));
   EXPECT_THAT(message({bf16, rotated(4)}, 96),
               testing::HasSubstr("head_dim 96 must be one of 64, 128, 256, 512"));
+  EXPECT_THAT(message({q8_0(true), bf16}, 96),
+              testing::HasSubstr("head_dim 96 must be one of 64, 128, 256, 512"));
+  EXPECT_THAT(message({bf16, q8_0()}, 48), testing::HasSubstr("group 32 does not divide head_dim 48"));
   EXPECT_THAT(message({turbo_key(3), bf16}, 64), testing::HasSubstr("3 bits are not supported (2, 4, 5, 8)"));
   EXPECT_THAT(message({bf16, turbo_key(8)}, 64), testing::HasSubstr("encodes keys, not values"));
   EXPECT_THAT(message({plain(Dtype::i8), bf16}, 64), testing::HasSubstr("is not f32, f16 or bf16"));

@@ -70,17 +70,25 @@ inline void range_of(const float* x, int n, float& low, float& high) {
   for (int i = 1; i < n; ++i) high = x[i] > high ? x[i] : high;
 }
 
+// Ties away from zero.
+inline float round_away(float x) {
+  return copysignf(floorf(fabsf(x) + 0.5f), x);
+}
+
 void encode_affine(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  const bool gpu = f.codec.gpu_compat;
+  const auto round = [gpu](float v) { return gpu ? round_away(v) : rintf(v); };
   const float top = static_cast<float>((1 << f.codec.bits) - 1);
   for (int g = 0; g < f.groups; ++g, x += f.group) {
     float lo, hi;
     range_of(x, f.group, lo, hi);
+    if (gpu) hi = hi > 0.0f ? hi : 0.0f;
     const bool low_end = fabsf(lo) > fabsf(hi);
     float s = (hi - lo) / top;
     s = s > 1e-7f ? s : 1e-7f;
     if (!low_end) s = -s;
     const float e = low_end ? lo : hi;
-    const float q0 = rintf(e / s);
+    const float q0 = round(e / s);
     float beta = 0.0f;
     if (q0 != 0.0f) {
       s = e / q0;
@@ -88,7 +96,7 @@ void encode_affine(const PlaneFormat& f, const float* x, TokenCodes& out) {
     }
     uint8_t* codes = out.codes + g * f.group;
     for (int i = 0; i < f.group; ++i)
-      codes[i] = static_cast<uint8_t>(clamped(rintf((x[i] - beta) / s), 0.0f, top));
+      codes[i] = static_cast<uint8_t>(clamped(round((x[i] - beta) / s), 0.0f, top));
     out.scales[g] = scale_bits(s, f.codec.scale_dtype);
     out.offsets[g] = scale_bits(beta, f.codec.scale_dtype);
   }
@@ -110,7 +118,7 @@ void encode_turbo_key(const PlaneFormat& f, const float* x, TokenCodes& out) {
     const float d = s + 1e-8f;
     float z = is_signed ? rintf((hi + lo) / (2.0f * d)) : rintf(lo / d);
     // The guard: a zero point or scale that f16 cannot hold.
-    if (!(fabsf(z) < 65520.0f) || (zero_in_f16(s) && (lo != 0.0f || hi != 0.0f))) {
+    if (f.codec.guard && (!(fabsf(z) < 65520.0f) || (zero_in_f16(s) && (lo != 0.0f || hi != 0.0f)))) {
       z = 0.0f;
       s = (fabsf(lo) > fabsf(hi) ? lo : hi) / top;
       if (zero_in_f16(s)) {
@@ -121,7 +129,7 @@ void encode_turbo_key(const PlaneFormat& f, const float* x, TokenCodes& out) {
     } else {
       for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(clamped(rintf(x[i] / d - z), bottom, top));
     }
-    s = s > 65504.0f ? 65504.0f : s < -65504.0f ? -65504.0f : s;
+    if (f.codec.guard) s = s > 65504.0f ? 65504.0f : s < -65504.0f ? -65504.0f : s;
     out.scales[g] = f32_to_f16(s);
     out.offsets[g] = f32_to_f16(z);
   }
@@ -154,8 +162,30 @@ void encode_rotated(const PlaneFormat& f, const float* x, TokenCodes& out) {
         codes[i] = static_cast<uint8_t>(code);
       }
     }
-    out.scales[g] = f32_to_f16(r < 65504.0f ? r : 65504.0f);
+    out.scales[g] = f32_to_f16(r < 65504.0f || !f.codec.guard ? r : 65504.0f);
     out.offsets[g] = 0;
+  }
+}
+
+// One scale a group: the largest magnitude becomes 127. The divisor is the scale as f16 holds it, so that an
+// element is at most half a step off.
+void encode_q8_0(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  float y[kMaxCodecDim];
+  if (f.codec.kind == PlaneCodec::Kind::rotated_q8_0) {
+    rotate(x, rotation_signs(f.dim), y, f.dim);
+    x = y;
+  }
+  for (int g = 0; g < f.groups; ++g, x += 32) {
+    float lo, hi;
+    range_of(x, 32, lo, hi);
+    const float top = fabsf(lo) > fabsf(hi) ? fabsf(lo) : fabsf(hi);
+    const float s = top / 127.0f;
+    out.scales[g] = f32_to_f16(s < 65504.0f ? s : 65504.0f);
+    out.offsets[g] = 0;
+    const float d = f16_to_f32(static_cast<uint16_t>(out.scales[g]));
+    uint8_t* codes = out.codes + g * 32;
+    for (int i = 0; i < 32; ++i)
+      codes[i] = d == 0.0f ? uint8_t{0} : static_cast<uint8_t>(clamped(rintf(x[i] / d), -127.0f, 127.0f));
   }
 }
 
@@ -169,6 +199,9 @@ void encode(const PlaneFormat& f, const float* x, TokenCodes& out) {
       return encode_turbo_key(f, rounded, out);
     case PlaneCodec::Kind::rotated:
       return encode_rotated(f, rounded, out);
+    case PlaneCodec::Kind::q8_0:
+    case PlaneCodec::Kind::rotated_q8_0:
+      return encode_q8_0(f, rounded, out);
     case PlaneCodec::Kind::plain:
       return;
   }

@@ -9,6 +9,7 @@
 //               value = scale * byte_scale * (bytes[code] - 128), the codebook on 8 bits (rotated):
 //               byte_scale is chosen so that the squared error of the entries is least. A codebook of 256
 //               entries has no such form.
+//               value = scale * (code - 128), signed codes without an offset (q8_0)
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct DecodeTable {
   float byte_scale = 1;
   bool has_bytes = false;  // the integer form exists
   bool looks_up = false;   // bytes[] is needed
+  bool centered = false;   // integer form: bytes stand for themselves minus 128
 };
 
 DecodeTable make_decode_table(const PlaneFormat& format);

@@ -15,7 +15,7 @@
 //             and a mask bring 64 codes into place. K: i = quad of channels, byte = token * 4 + channel % 4
 //             V: i = 4 * (half of 16 channels) + quad of tokens, byte = channel % 16 * 4 + token % 4
 //             Behind the codes: scales [groups][16 tokens], then offsets (biases, zeros) [groups][16 tokens].
-//             Turbo keys of 8 bits, which are signed, lie in memory plus 128.
+//             Signed codes (turbo keys of 8 bits, q8_0) lie in memory plus 128.
 //
 // The channel past an odd dim of a bf16 K is zero. Loads of the last lanes of V may run past the plane; pages
 // end with kReadSlack bytes for it.
@@ -41,6 +41,7 @@ struct PlaneFormat {
   int groups = 0;                              // scales per token; 0: plain
   int group = 0;                               // channels per scale
   bool has_offset = false;                     // affine biases, turbo-key zeros
+  bool signed_codes = false;                   // bytes in two's complement; in memory plus 128
   int scale_size = 0;                          // bytes of a scale
   size_t code_bytes = 0;                       // of a block
   size_t scale_offset = 0, offset_offset = 0;  // bytes into a block

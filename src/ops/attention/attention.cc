@@ -177,7 +177,7 @@ class Attention final : public program::Op {
     tile.key_table = &layout.key_table();
     tile.value_table = &layout.value_table();
     const auto signs = [](const kv::PlaneFormat& f) {
-      return f.codec.kind == kv::PlaneCodec::Kind::rotated ? kv::rotation_signs(f.dim) : nullptr;
+      return f.codec.rotates() ? kv::rotation_signs(f.dim) : nullptr;
     };
     tile.key_signs = signs(layout.key());
     tile.value_signs = signs(layout.value());

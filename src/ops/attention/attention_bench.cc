@@ -49,16 +49,20 @@ CodecPair codec_of(int index) {
   const auto affine = [](int bits) { return PlaneCodec{PlaneCodec::Kind::affine, Dtype::bf16, bits, 64}; };
   const auto turbo = [](int bits) { return PlaneCodec{PlaneCodec::Kind::turbo_key, Dtype::bf16, bits, 32}; };
   const auto rot = [](int bits) { return PlaneCodec{PlaneCodec::Kind::rotated, Dtype::bf16, bits, 32}; };
+  const PlaneCodec q8_0{PlaneCodec::Kind::q8_0, Dtype::bf16, 8, 32},
+      rot_q8_0{PlaneCodec::Kind::rotated_q8_0, Dtype::bf16, 8, 32};
   const CodecPair pairs[] = {{bf16, bf16},           {f32, f32},
                              {affine(8), affine(8)}, {affine(6), affine(6)},
                              {affine(5), affine(5)}, {affine(4), affine(4)},
                              {affine(3), affine(3)}, {affine(2), affine(2)},
                              {turbo(8), rot(3)},     {rot(5), rot(5)},
-                             {rot(4), rot(4)},       {rot(8), rot(8)}};
+                             {rot(4), rot(4)},       {rot(8), rot(8)},
+                             {q8_0, q8_0},           {rot_q8_0, rot_q8_0}};
   return pairs[index];
 }
-const char* const kCodecNames[] = {"bf16",    "f32",     "affine8",  "affine6", "affine5", "affine4",
-                                   "affine3", "affine2", "turbo8,3", "rot5",    "rot4",    "rot8"};
+const char* const kCodecNames[] = {"bf16",    "f32",     "affine8", "affine6",  "affine5",
+                                   "affine4", "affine3", "affine2", "turbo8,3", "rot5",
+                                   "rot4",    "rot8",    "q8_0",    "rotq8_0"};
 const Shape kShapes[] = {{32, 8, 64}, {9, 3, 64}, {32, 8, 128}, {16, 1, 256}, {8, 8, 128}};
 
 // One sequence of `context` tokens whose last `tokens` are the queries; `layers` layers in turn.

@@ -42,6 +42,10 @@ PlaneCodec rotated(int bits) {
   return {PlaneCodec::Kind::rotated, Dtype::bf16, bits, 32};
 }
 
+PlaneCodec q8_0(bool rotated = false) {
+  return {rotated ? PlaneCodec::Kind::rotated_q8_0 : PlaneCodec::Kind::q8_0, Dtype::bf16, 8, 32};
+}
+
 struct Case {
   int heads = 4, kv_heads = 2, dim_k = 64, dim_v = 64, page_tokens = 64;
   CodecPair codec{plain(Dtype::bf16), plain(Dtype::bf16)};
@@ -262,11 +266,13 @@ std::vector<double> decode(const kv::PlaneFormat& f, const kv::DecodeTable& tabl
     } else if (f.codec.kind == PlaneCodec::Kind::turbo_key) {
       const double q = f.codec.bits == 8 ? static_cast<double>(static_cast<int8_t>(code)) : code;
       out = (q + half(offsets + g)) * half(scales + g);
-    } else {
+    } else if (f.codec.kind == PlaneCodec::Kind::rotated) {
       out = static_cast<double>(table.values[code]) * half(scales + g);
+    } else {
+      out = static_cast<double>(static_cast<int8_t>(code)) * half(scales + g);
     }
   }
-  if (f.codec.kind == PlaneCodec::Kind::rotated) {
+  if (f.codec.rotates()) {
     for (int h = 1; h < f.dim; h *= 2)
       for (int i = 0; i < f.dim; i += 2 * h)
         for (int j = i; j < i + h; ++j) {
@@ -452,7 +458,7 @@ std::vector<Case> invariance_cases() {
     for (CodecPair codec :
          {CodecPair{plain(Dtype::bf16), plain(Dtype::bf16)}, CodecPair{plain(Dtype::f32), plain(Dtype::f16)},
           CodecPair{affine(4), affine(8, 64)}, CodecPair{turbo_key(8), rotated(3)},
-          CodecPair{rotated(5), affine(6)}}) {
+          CodecPair{rotated(5), affine(6)}, CodecPair{q8_0(), q8_0(true)}}) {
       for (int window : {0, 50}) {
         Case c;
         c.heads = 6;
@@ -642,6 +648,9 @@ TEST(Attention, QuantizedPlanesMatchFloat64) {
   for (int bits : {2, 4, 5, 8}) codecs.push_back({turbo_key(bits), rotated(bits)});
   for (int bits : {2, 3, 4, 5, 8}) codecs.push_back({rotated(bits), plain(Dtype::bf16)});
   codecs.push_back({plain(Dtype::f16), rotated(3)});
+  codecs.push_back({q8_0(), q8_0()});
+  codecs.push_back({q8_0(true), q8_0(true)});
+  codecs.push_back({q8_0(true), affine(8)});
   for (IsaLevel isa : levels()) {
     for (const CodecPair& codec : codecs) {
       Case c;

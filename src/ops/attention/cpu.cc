@@ -160,7 +160,7 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
     task.query_stride = stride;
     task.query_sum_stride = static_cast<size_t>(f.groups);
     task.low_bytes = static_cast<size_t>(f.dim);
-    task.centered = tile.key_table->looks_up;
+    task.centered = tile.key_table->centered;
     for (int m = 0; m < tile.rows; m += kMaxRows) {
       task.queries = tile.scratch.queries + static_cast<size_t>(m) * stride;
       task.query_sums = tile.scratch.query_sums + m * f.groups;

@@ -142,7 +142,7 @@ void quantize_weights(const AttentionTile& tile, const SeenBlocks& seen, const f
     _mm512_storeu_si512(row + column, _mm512_permutexvar_epi32(order, upper));
     _mm512_storeu_si512(row + column + kSegmentKeys, _mm512_permutexvar_epi32(order, lower));
   }
-  center = tile.value_table->looks_up ? 128 * _mm512_reduce_add_epi32(sum) : 0;
+  center = tile.value_table->centered ? 128 * _mm512_reduce_add_epi32(sum) : 0;
   V16 lanes;
   lanes.part[0].raw = bias;
   tile.scratch.bias[m] = sum_of(lanes);
