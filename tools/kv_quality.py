@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
-"""Quality of KV codecs against their size: a table, a check against llama.cpp's caches, and the input of plot_kv.py.
+"""Quality of KV codecs against their size: measures, prints a table, compares with llama.cpp's caches, and writes the input of plot_kv.py.
 
-    kvasir eval kv-sensitivity MODEL --tokens IDS --activations f32 --kv-plain f16 --together SPEC ... --json > a.json
-    tools/kv_quality.py --panel TITLE:ELEMENTS:LLAMA_NAME:a.json[,b.json...] ... --llama ref/llama_kl.json --figures figures.json
+    tools/kv_quality.py KVASIR --model "SmolLM2-135M:smollm2:MODEL.gguf:IDS.json" --model "Gemma 3 270M:gemma3:MODEL.gguf:IDS.json" \\
+        --llama llama_kl.json --kept FOLDER --figures figures.json
 
-ELEMENTS is the number of keys' and values' elements of a token over all layers. llama.cpp's figures are those of weights in F32, so that its
-cache alone is in error; `--activations f32` does the same here. A codec is behind llama.cpp's frontier when a cache of llama.cpp's
-that is no larger loses no more.
+A --model is TITLE:NAME:FILE:IDS, NAME being its key in llama_kl.json and IDS a JSON list of token ids, of which the first --tokens are used.
+Every codec runs in all layers at once against an f32 cache of the same model (`kvasir eval kv-sensitivity --together`), with `--activations f32
+--kv-plain f16`, so that the cache alone is in error. llama.cpp's figures are those of weights in F32 for the same reason. What was measured is
+kept in FOLDER/NAME.json after every codec, and is not measured again: an interrupted run goes on. A codec is behind llama.cpp's frontier
+when a cache of llama.cpp's that is no larger loses no more.
 """
 import argparse
 import json
 import pathlib
+import subprocess
+import tempfile
 
 LLAMA_BITS = {"q8_0": 8.5, "q5_0": 5.5, "q4_0": 4.5}
+CODECS = ["f16", "bf16", "q8_0", "rot:q8_0", "affine:8", "affine:8:32", "rot:8", "affine:6", "affine:5", "rot:5", "affine:4", "affine:4:32",
+          "rot:4", "affine:3", "rot:3", "affine:2", "rot:2", "turbo:8,8", "turbo:8,5", "turbo:8,4", "turbo:8,3", "turbo:5,4", "turbo:4,3",
+          "rot:q8_0/rot:5", "rot:q8_0/rot:4", "rot:5/rot:4", "rot:4/rot:3"]
 
 
 def family(codec):
@@ -21,21 +28,53 @@ def family(codec):
     name = codec.split(":")[0]
     if name in ("f16", "bf16"):
         return "plain"
+    if codec.endswith("q8_0"):
+        return "q8_0"
     return f"affine, groups of {codec.split(':')[2]}" if name == "affine" and codec.count(":") == 2 else name
+
+
+def measure(options, name, model, ids):
+    """The points of all codecs, from the kept file or measured now."""
+    kept = pathlib.Path(options.kept) / f"{name}.json"
+    points = json.loads(kept.read_text()) if kept.exists() else []
+    known = {point["codec"] for point in points}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(json.loads(pathlib.Path(ids).read_text())[:options.tokens]))
+        file.flush()
+        for codec in options.codec or CODECS:
+            if codec in known:
+                continue
+            command = [options.kvasir, "eval", "kv-sensitivity", model, "--tokens", file.name, "--activations", "f32", "--kv-plain", "f16",
+                       "--together", codec, "--json"]
+            if options.threads:
+                command += ["--threads", str(options.threads)]
+            run = subprocess.run(command, capture_output=True, text=True)
+            if run.returncode != 0:
+                raise SystemExit(f"{name}: {codec}: {run.stderr.strip()}")
+            points += json.loads(run.stdout)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(points, indent=1) + "\n")
+    return points
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--panel", action="append", required=True)
+    parser.add_argument("kvasir")
+    parser.add_argument("--model", action="append", required=True)
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--codec", action="append", help="measure these in place of the usual ones")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--llama", required=True)
+    parser.add_argument("--kept", required=True)
     parser.add_argument("--figures", required=True)
     options = parser.parse_args()
     llama = json.loads(pathlib.Path(options.llama).read_text())
     figures, behind = {}, []
-    for panel in options.panel:
-        title, elements, name, files = panel.split(":", 3)
-        elements = int(elements)
-        points = [point for file in files.split(",") for point in json.loads(pathlib.Path(file).read_text())]
+    for entry in options.model:
+        title, name, model, ids = entry.split(":", 3)
+        points = measure(options, name, model, ids)
+        # Every codec's bytes are those of its bits; f16 tells how many elements a token has.
+        elements = next(p["bytes_per_token"] // 2 for p in points if p["codec"] == "f16" and p["layers"] == "all")
         rivals = [(codec, bits * elements / 8, llama[name][f"exact/{codec}"]["mean_kl"])
                   for codec, bits in LLAMA_BITS.items() if f"exact/{codec}" in llama[name]]
         series = {}
