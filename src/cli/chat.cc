@@ -34,7 +34,6 @@ struct ChatFlags {
   std::string context_policy = "error";
   bool no_history = false;
   std::string resume;
-  std::string store;
   std::string reasoning = "auto";
   bool json = false;
 };
@@ -325,6 +324,16 @@ class Conversation {
       prefixes = {{"entries", s.entries},    {"bytes", s.bytes},   {"cap_bytes", s.cap_bytes},
                   {"hits", s.hits},          {"misses", s.misses}, {"hit_tokens", s.hit_tokens},
                   {"evictions", s.evictions}};
+      if (const auto d = model_.engine().prefixes()->disk_stats())
+        prefixes["disk"] = {{"entries", d->entries},
+                            {"bytes", d->bytes},
+                            {"cap_bytes", d->cap_bytes},
+                            {"restores", d->restores},
+                            {"restore_ms_last", d->restore_ms_last},
+                            {"stores", d->stores},
+                            {"failed_stores", d->failed_stores},
+                            {"evictions", d->evictions},
+                            {"dropped", d->dropped}};
     }
     if (flags_.json) {
       std::printf("%s\n",
@@ -473,9 +482,7 @@ class Conversation {
   }
 
   kv::DiskStore& store() {
-    if (store_ == nullptr)
-      store_ = open_store(flags_.store.empty() ? default_store_folder() : std::filesystem::path(flags_.store),
-                          model_);
+    if (store_ == nullptr) store_ = open_store(flags_.prefixes.store_folder(), model_);
     return *store_;
   }
 
@@ -564,13 +571,12 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
              "What the model thinks; auto: shown on a terminal, dimmed");
   add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save");
-  add_text(*command, "--prompt-cache-dir", flags->store, kFolderValue,
-           "Where conversations are kept (default: ~/.local/state/kvasir/kv)");
   command->add_flag("--no-history", flags->no_history, "Keep no input history");
   command->add_flag("--json", flags->json, "One JSON object a line for each answer; remarks go to stderr");
   flags->load.add_to(*command, false);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
+  flags->prefixes.add_disk_to(*command, "conversations and prompts are");
   command->footer(
       "Examples:\n"
       "  kvasir chat smollm2 --system 'You are a pirate.'\n"

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/topology.h"
+#include "cli/conversation_store.h"
 #include "cli/input.h"
 #include "cli/options.h"
 #include "engine/rng.h"
@@ -31,7 +32,8 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   add_choice(group, "--isa", isa, {"auto", "generic", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon"},
              "Instruction-set level (default auto: the best this machine has)");
   add_text(group, "--kv", kv, "CODEC",
-           "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, K/V, config[:FILE], "
+           "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, q8_0, rot:q8_0, K/V, "
+           "config[:FILE], "
            "auto:BYTES[:FILE]");
   add_list(group, "--kv-layer", kv_layer, "A[-B]=CODEC", "Codec of some layers");
   add_whole(group, "--kv-start", kv_start, "Tokens that stay plain before a row converts", 0);
@@ -97,10 +99,30 @@ void PrefixFlags::add_to(CLI::App& command) {
       ->check(CLI::NonNegativeNumber);
 }
 
+void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
+  add_text(command, "--prompt-cache-dir", folder, kFolderValue,
+           fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also));
+  command.add_option("--prompt-cache-disk", disk,
+                     "Disk, for example 8G, for earlier prompts that memory gives up; later runs find them");
+  command.add_flag("--kv-verify", verify, "Compare the hashes of prompts that come from disk");
+}
+
+std::filesystem::path PrefixFlags::store_folder() const {
+  return folder.empty() ? default_store_folder() : std::filesystem::path(folder);
+}
+
 void PrefixFlags::apply(engine::EngineOptions& options, bool by_default) const {
   options.prefix_cache = (by_default || !size.empty()) && !off;
   if (!size.empty()) options.prefix_bytes = parse_size(size, "--prompt-cache");
   options.snapshot_interval = interval;
+  if (disk.empty()) return;
+  options.prefix_cache = !off;  // refused with --no-prompt-cache
+  options.prefix_disk.folder = store_folder();
+  options.prefix_disk.bytes = parse_size(disk, "--prompt-cache-disk");
+  options.prefix_disk.verify = verify;
+  options.prefix_disk.warn = [](const std::string& text) {
+    std::fprintf(stderr, "kvasir: %s\n", text.c_str());
+  };
 }
 
 void SamplingFlags::add_to(CLI::App& command) {

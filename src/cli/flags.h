@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,14 @@ struct PrefixFlags {
   std::string size;
   int64_t interval = 1024;
   bool off = false;
+  std::string folder;  // --prompt-cache-dir
+  std::string disk;    // --prompt-cache-disk
+  bool verify = false;
 
   void add_to(CLI::App& command);
+  // Of verbs that compute: where prompts are kept on disk. `also`: what else the folder holds.
+  void add_disk_to(CLI::App& command, std::string_view also);
+  std::filesystem::path store_folder() const;                         // --prompt-cache-dir or its default
   void apply(engine::EngineOptions& options, bool by_default) const;  // throws Error naming the flag
   bool given() const { return !size.empty() || off; }
 };

@@ -247,8 +247,9 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       ->excludes(overwrite);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
+  flags->prefixes.add_disk_to(*command, "prompts are");
   // The prompts of a file are computed each from its beginning.
-  for (const char* flag : {"--prompt-cache", "--state-snapshot-interval"})
+  for (const char* flag : {"--prompt-cache", "--prompt-cache-disk", "--state-snapshot-interval"})
     jsonl->excludes(command->get_option(flag));
   command->footer(
       "Examples:\n"

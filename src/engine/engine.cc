@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/topology.h"
 #include "engine/memory_plan.h"
+#include "engine/store_options.h"
 #include "kv/tokens.h"
 
 namespace kvasir::engine {
@@ -51,6 +52,10 @@ MemoryReport Engine::plan(const std::filesystem::path& path, const EngineOptions
 
 std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const EngineOptions& given) {
   EngineOptions options = with_defaults(given);
+  if (options.prefix_disk.bytes > 0 && !options.prefix_cache)
+    throw_error(
+        ErrorCode::invalid_input,
+        "prefixes are to be kept on disk, but the prompt cache is off: turn it on, or leave out its disk");
   std::unique_ptr<Engine> engine(new Engine);
   engine->report_ = plan_memory(path, options);
   engine->checkpoints_ = options.checkpoints;
@@ -74,9 +79,20 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
   const CachePlan cache = plan_cache(engine->model_->memory().kv_shape, options, report.context);
   engine->cache_ = std::make_unique<kv::KvCache>(cache.shape, kv::layouts_for(options.load.isa),
                                                  cache.capacity, engine->ledger_.get());
-  if (options.prefix_cache)
+  if (options.prefix_cache) {
+    std::unique_ptr<kv::DiskStore> disk;
+    if (options.prefix_disk.bytes > 0) {
+      kv::DiskStore::Options store = store_options(*engine->model_, report.kv_key, path.filename().string());
+      store.dir = options.prefix_disk.folder;
+      store.cap_bytes = options.prefix_disk.bytes;
+      store.verify = options.prefix_disk.verify;
+      store.warn = options.prefix_disk.warn;
+      disk = std::make_unique<kv::DiskStore>(std::move(store));
+    }
     engine->prefixes_ = std::make_unique<PrefixCache>(*engine->cache_, engine->model_->numerics_key().hex(),
-                                                      cache.bytes.limit_bytes, options.snapshot_interval);
+                                                      cache.bytes.limit_bytes, options.snapshot_interval,
+                                                      std::move(disk), engine->team_.get());
+  }
   engine->builder_ = std::make_unique<StepBuilder>(*engine->model_);
   return engine;
 }
@@ -136,12 +152,16 @@ void Engine::admit(Row& row) {
   const int32_t common =
       kv::common_prefix(context.tokens, std::span<const int32_t>(prompt).first(prompt.size() - 1));
   const int32_t nearest = context.sequence.nearest_resumable(common);
-  if (prefixes_ != nullptr && prefixes_->peek(prompt) > nearest) {
-    context.sequence = prefixes_->take(prompt);
-    context.tokens.assign(prompt.begin(), prompt.begin() + context.sequence.offset());
-  } else if (static_cast<size_t>(common) < context.tokens.size()) {
+  if (static_cast<size_t>(common) < context.tokens.size()) {
     context.sequence.truncate(nearest);
     context.tokens.resize(static_cast<size_t>(nearest));
+  }
+  if (prefixes_ != nullptr && prefixes_->peek(prompt) > nearest) {
+    kv::Sequence longer = prefixes_->take(prompt);
+    if (longer.offset() > nearest) {
+      context.sequence = std::move(longer);
+      context.tokens.assign(prompt.begin(), prompt.begin() + context.sequence.offset());
+    }
   }
   if (prefixes_ != nullptr)
     row.stops = prefixes_->stops(context.sequence.offset(), static_cast<int32_t>(prompt.size()),

@@ -44,6 +44,15 @@ struct EngineOptions {
   bool prefix_cache = false;
   size_t prefix_bytes = 0;           // pages that rows never claim, beside those that they leave free
   int64_t snapshot_interval = 1024;  // windowed models: tokens between resume points of a prompt; 0: none
+  // Prefixes that memory gives up are kept in a store (kv/store.h), and found again by later runs. Off unless
+  // `bytes` says how much they may take. Needs prefix_cache.
+  struct PrefixDisk {
+    std::filesystem::path folder;
+    uint64_t bytes = 0;
+    bool verify = false;                           // compare the hashes of what is restored
+    std::function<void(const std::string&)> warn;  // one line: what could not be written or read
+  };
+  PrefixDisk prefix_disk;
 };
 
 // What a load takes, from headers alone. total = weights + kv + workspace + process + prefix.

@@ -9,10 +9,13 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "engine/test_outcomes.h"
 #include "engine/text_model.h"
 
 namespace kvasir::engine {
 namespace {
+
+using testing::expect_same;
 
 const std::filesystem::path kSmol = KVASIR_MODELS_DIR "/SmolLM2-135M-Instruct.Q4_1.gguf";
 const std::filesystem::path kGemma = KVASIR_MODELS_DIR "/gemma-3-270m-Q4_K_M.gguf";
@@ -42,17 +45,7 @@ Request request_for(std::vector<int32_t> prompt, int64_t tokens, float temperatu
   return request;
 }
 
-void expect_same(const Outcome& a, const Outcome& b) {
-  ASSERT_EQ(a.tokens, b.tokens);
-  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
-  for (size_t i = 0; i < a.logprobs.size(); ++i) {
-    ASSERT_EQ(a.logprobs[i].logprob, b.logprobs[i].logprob) << "token " << i;  // bits, not tolerances
-    for (size_t k = 0; k < a.logprobs[i].top.size(); ++k)
-      ASSERT_EQ(a.logprobs[i].top[k].logprob, b.logprobs[i].top[k].logprob);
-  }
-}
-
-class BothModels : public testing::TestWithParam<std::filesystem::path> {};
+class BothModels : public ::testing::TestWithParam<std::filesystem::path> {};
 
 TEST_P(BothModels, ARowIsTheSameAloneAndInAnyBatch) {
   const std::vector<int32_t> prompt = ids_from(7, 41, 3);
@@ -163,7 +156,7 @@ TEST_P(BothModels, AContextIsReusedAndChangesNothing) {
   expect_same(engine->generate(request_for(branch, 5, 0, 0)), resumed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Starters, BothModels, testing::Values(kSmol, kGemma),
+INSTANTIATE_TEST_SUITE_P(Starters, BothModels, ::testing::Values(kSmol, kGemma),
                          [](const auto& parameter) { return parameter.index == 0 ? "SmolLM2" : "Gemma3"; });
 
 TEST(Engine, BadRequestsAreRefusedBeforeAnythingRuns) {

@@ -12,13 +12,8 @@ namespace kvasir::engine {
 namespace {
 
 using testing::kTinyKinds;
+using testing::random_ids;
 using testing::TinyKind;
-
-std::vector<int32_t> random_ids(std::mt19937_64& random, size_t count) {
-  std::vector<int32_t> ids(count);
-  for (int32_t& id : ids) id = static_cast<int32_t>(random() % testing::kTinyVocab);
-  return ids;
-}
 
 struct Settings {
   const TinyKind* kind;

@@ -7,25 +7,38 @@
 // be rewound, so models that have some record resume points: the last token but one of the prompt (the same
 // prompt again), the end of its stable part (what the next turn keeps of it), its end, every `interval`
 // tokens, and the end of the turn.
+//
+// With a store, resume points that memory gives up are written to it before their pages go, and those that
+// are left when the cache is closed as well; take() finds them again, also those of earlier runs of the same
+// model and settings. What cannot be written or read is computed: a warning, never another answer.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/thread_team.h"
 #include "kv/prefix_tree.h"
+#include "kv/store.h"
 
 namespace kvasir::engine {
 
 class PrefixCache {
  public:
   // `key`: everything that stored bytes depend on besides tokens (the NumericsKey). `interval` 0: none.
-  PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, int64_t interval);
+  // `disk` may be null; `team` (may be null) shares the copying of what is restored from it.
+  PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, int64_t interval,
+              std::unique_ptr<kv::DiskStore> disk = nullptr, ThreadTeam* team = nullptr);
+  ~PrefixCache();
 
   // Tokens of the prompt that are there; at most all but one.
-  int32_t peek(std::span<const int32_t> prompt) const { return tree_.peek(key_, prompt); }
-  kv::Sequence take(std::span<const int32_t> prompt) { return tree_.take(key_, prompt); }
+  int32_t peek(std::span<const int32_t> prompt) const;
+  // They, as a sequence of their own: from memory, or from disk where that has more. Empty when there are
+  // none.
+  kv::Sequence take(std::span<const int32_t> prompt);
 
   // Tokens at which the prefill of a prompt must stop to be recorded, ascending, beyond `reused`; `stable` 0:
   // not known.
@@ -43,8 +56,14 @@ class PrefixCache {
               Stage stage);
 
   kv::PrefixTree::Stats stats() const { return tree_.stats(); }
+  std::optional<kv::DiskStore::Stats> disk_stats() const;  // none: no store
 
  private:
+  void keep_on_disk(std::span<const int32_t> tokens, const kv::Sequence& sequence);
+
+  kv::KvCache& cache_;
+  std::unique_ptr<kv::DiskStore> disk_;
+  ThreadTeam* team_;
   kv::PrefixTree tree_;
   std::string key_;
   int64_t interval_;

@@ -6,13 +6,18 @@
 
 #include <random>
 
+#include "base/error.h"
+#include "base/test_folder.h"
 #include "engine/engine.h"
+#include "engine/test_outcomes.h"
 #include "engine/tiny_models.h"
 
 namespace kvasir::engine {
 namespace {
 
+using testing::expect_same;
 using testing::kTinyKinds;
+using testing::random_ids;
 using testing::TinyKind;
 
 const std::filesystem::path kSmol = KVASIR_MODELS_DIR "/SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -28,6 +33,9 @@ struct Settings {
   bool cache = true;
   size_t extra = 0;
   int threads = 1;
+  std::filesystem::path disk = {};
+  uint64_t disk_bytes = 0;
+  std::vector<std::string>* warnings = nullptr;
 };
 
 std::unique_ptr<Engine> open(const std::filesystem::path& path, const Settings& settings) {
@@ -42,6 +50,12 @@ std::unique_ptr<Engine> open(const std::filesystem::path& path, const Settings& 
   options.prefix_cache = settings.cache;
   options.prefix_bytes = settings.extra;
   options.snapshot_interval = 100;
+  options.prefix_disk = {.folder = settings.disk,
+                         .bytes = settings.disk_bytes,
+                         .verify = true,
+                         .warn = [warnings = settings.warnings](const std::string& text) {
+                           if (warnings != nullptr) warnings->push_back(text);
+                         }};
   return Engine::open(path, options);
 }
 
@@ -53,18 +67,6 @@ Request request_for(std::vector<int32_t> prompt, int64_t tokens, uint64_t seed =
   request.sampling.seed = seed;
   request.top_logprobs = 1;
   return request;
-}
-
-void expect_same(const Outcome& got, const Outcome& want) {
-  ASSERT_EQ(got.tokens, want.tokens);
-  for (size_t i = 0; i < want.logprobs.size(); ++i)
-    ASSERT_EQ(got.logprobs[i].logprob, want.logprobs[i].logprob) << "token " << i;  // bits
-}
-
-std::vector<int32_t> random_ids(std::mt19937_64& random, size_t count, int32_t vocab = testing::kTinyVocab) {
-  std::vector<int32_t> ids(count);
-  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
-  return ids;
 }
 
 std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
@@ -188,6 +190,76 @@ TEST_P(Kinds, RandomConversationsInSmallPools) {
   }
   EXPECT_GT(reused, 0u);
   EXPECT_GT(evicted, 0u);
+}
+
+// What memory gave up, and what an earlier run left, comes back from disk with the same bits.
+TEST_P(Kinds, PrefixesComeBackFromDisk) {
+  for (const char* spec : {"f32", "affine:4", "rot:q8_0"}) {
+    SCOPED_TRACE(spec);
+    const TestFolder folder("prefix-disk");
+    std::vector<std::string> warnings;
+    const Settings settings{
+        .spec = spec, .context = 96, .disk = folder.path(), .disk_bytes = 1 << 26, .warnings = &warnings};
+    const auto plain =
+        open(testing::tiny_models().path(GetParam()), {.spec = spec, .context = 96, .cache = false});
+    std::mt19937_64 random(11);
+    std::vector<std::vector<int32_t>> prompts;
+    for (int i = 0; i < 5; ++i) prompts.push_back(random_ids(random, 80));
+    {
+      // One row's pages hold one of the prompts: every next one pushes out the one before.
+      const auto engine = open(testing::tiny_models().path(GetParam()), settings);
+      for (const auto& prompt : prompts)
+        EXPECT_EQ(engine->generate(request_for(prompt, 3)).timings.reused_tokens, 0);
+      EXPECT_GT(engine->prefixes()->stats().spills, 0u);
+      const Outcome again = engine->generate(request_for(prompts[0], 3));
+      EXPECT_EQ(again.timings.reused_tokens, 79);
+      expect_same(again, plain->generate(request_for(prompts[0], 3)));
+      EXPECT_GE(engine->prefixes()->disk_stats()->restores, 1u);
+      EXPECT_EQ(engine->prefixes()->disk_stats()->failed_stores, 0u);
+      EXPECT_LE(engine->ledger().total() - engine->memory().weights_bytes - engine->memory().workspace_bytes,
+                engine->memory().kv_bytes + engine->memory().prefix_bytes);
+    }
+    // Another run: also what had not been pushed out.
+    const auto later = open(testing::tiny_models().path(GetParam()), settings);
+    for (size_t i : {4u, 2u, 0u}) {
+      const Outcome found = later->generate(request_for(prompts[i], 3));
+      EXPECT_EQ(found.timings.reused_tokens, 79) << i;
+      expect_same(found, plain->generate(request_for(prompts[i], 3)));
+    }
+    EXPECT_TRUE(warnings.empty());
+    // A damaged file is a warning and a prompt that is computed.
+    size_t damaged = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path()))
+      if (file.path().extension() == ".kvk") {
+        std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) - 4096);
+        ++damaged;
+      }
+    EXPECT_GE(damaged, 5u);
+    const Outcome computed = later->generate(request_for(prompts[1], 3));
+    EXPECT_EQ(computed.timings.reused_tokens, 0);
+    expect_same(computed, plain->generate(request_for(prompts[1], 3)));
+    EXPECT_FALSE(warnings.empty());
+  }
+}
+
+TEST_P(Kinds, PrefixesOnDiskStayWithinTheirCap) {
+  const TestFolder folder("prefix-disk");
+  const Settings settings{.context = 96, .disk = folder.path(), .disk_bytes = 200000};
+  std::mt19937_64 random(5);
+  for (int run = 0; run < 3; ++run) {
+    const auto engine = open(testing::tiny_models().path(GetParam()), settings);
+    for (int i = 0; i < 6; ++i) engine->generate(request_for(random_ids(random, 80), 3));
+    EXPECT_LE(engine->prefixes()->disk_stats()->bytes, 200000u);
+    EXPECT_GT(engine->prefixes()->disk_stats()->evictions, 0u);
+  }
+  uint64_t bytes = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder.path()))
+    if (file.path().extension() == ".kvk") bytes += std::filesystem::file_size(file.path());
+  EXPECT_LE(bytes, 200000u);
+  EXPECT_GT(bytes, 0u);
+  EXPECT_THROW(
+      open(testing::tiny_models().path(GetParam()), {.cache = false, .disk = folder.path(), .disk_bytes = 1}),
+      Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Kinds, ::testing::ValuesIn(kTinyKinds),

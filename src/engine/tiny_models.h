@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,12 @@ inline const TinyModels& tiny_models() {
   return kModels;
 }
 
+inline std::vector<int32_t> random_ids(std::mt19937_64& random, size_t count, int32_t vocab = kTinyVocab) {
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
+  return ids;
+}
+
 // Every plane codec, alone and in pairs.
 inline const std::vector<std::string>& kv_specs() {
   static const std::vector<std::string> kSpecs = {"f32",
@@ -84,7 +91,10 @@ inline const std::vector<std::string>& kv_specs() {
                                                   "turbokey:4/affine:6",
                                                   "f16/rot:3",
                                                   "rot:5/bf16",
-                                                  "turbo:8,8"};
+                                                  "turbo:8,8",
+                                                  "q8_0",
+                                                  "rot:q8_0",
+                                                  "q8_0/rot:4"};
   return kSpecs;
 }
 

@@ -434,6 +434,26 @@ std::vector<int32_t> PrefixTree::tokens_of(const Node& node, int32_t length) con
   return tokens;
 }
 
+Sequence PrefixTree::sequence_of(const Point& point) const {
+  Match whole{.root = point.node->root,
+              .path = std::vector<Node*>(static_cast<size_t>(point.node->depth + 1)),
+              .length = point.position,
+              .point = const_cast<Point*>(&point)};
+  for (Node* at = point.node; at->depth >= 0; at = at->parent)
+    whole.path[static_cast<size_t>(at->depth)] = at;
+  return build(whole);
+}
+
+void PrefixTree::each_point(
+    const std::function<bool(std::string_view, std::span<const int32_t>, const Sequence&)>& visit) const {
+  for (auto at = recent_.rbegin(); at != recent_.rend(); ++at) {
+    const Point* point = at->second.point;
+    if (point == nullptr) continue;
+    const Sequence sequence = sequence_of(*point);
+    if (!visit(point->node->root->key, tokens_of(*point->node, point->position), sequence)) return;
+  }
+}
+
 void PrefixTree::evict(std::map<uint64_t, Recent>::iterator oldest) {
   const auto [node, point] = oldest->second;
   ++evictions_;
@@ -444,13 +464,8 @@ void PrefixTree::evict(std::map<uint64_t, Recent>::iterator oldest) {
     return;
   }
   if (spill_ != nullptr) {
-    Match whole{.root = node->root,
-                .path = std::vector<Node*>(static_cast<size_t>(node->depth + 1)),
-                .length = point->position,
-                .point = point};
-    for (Node* at = node; at->depth >= 0; at = at->parent) whole.path[static_cast<size_t>(at->depth)] = at;
     ++spills_;
-    spill_(node->root->key, tokens_of(*node, point->position), build(whole));
+    spill_(node->root->key, tokens_of(*node, point->position), sequence_of(*point));
   }
   remove_point(*point);
   prune(node);

@@ -55,6 +55,10 @@ class PrefixTree {
   using Spill = std::function<void(std::string_view key, std::span<const int32_t> tokens, Sequence sequence)>;
   void on_evict(Spill spill) { spill_ = std::move(spill); }
 
+  // Calls visit(key, tokens, sequence) for every resume point, the last used first, until it returns false.
+  void each_point(const std::function<bool(std::string_view key, std::span<const int32_t> tokens,
+                                           const Sequence& sequence)>& visit) const;
+
   // Windows or recurrent state: only resume points can be resumed.
   bool needs_points() const { return needs_points_; }
 
@@ -101,6 +105,7 @@ class PrefixTree {
   void remove_point(Point& point);
   void remove_leaf(Node& node);
   void prune(Node* node);
+  Sequence sequence_of(const Point& point) const;
   void evict(std::map<uint64_t, Recent>::iterator oldest);
   void shrink_to_cap();
   void hold(size_t group, bool encoded, PageId id);

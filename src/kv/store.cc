@@ -227,6 +227,15 @@ std::optional<DiskStore::Found> DiskStore::find(std::string_view ns, std::span<c
   return Found{*best, longest};
 }
 
+bool DiskStore::serves(std::string_view ns, std::span<const int32_t> tokens) {
+  const auto length = static_cast<int32_t>(tokens.size());
+  for (const StoreEntry& entry : index_->entries(folder_))
+    if (entry.ns == ns && entry.name.empty() && common_prefix(entry.tokens, tokens) == length &&
+        (entry.trimmable ? length >= entry.min_reusable : entry.tokens.size() == tokens.size()))
+      return true;
+  return false;
+}
+
 void DiskStore::erase(const StoreEntry& entry) {
   ::unlink(entry.path.c_str());
   index_->erase(entry.path);

@@ -68,6 +68,9 @@ class DiskStore {
   // trimmed serve exactly their own length.
   std::optional<Found> find(std::string_view ns, std::span<const int32_t> tokens);
 
+  // Whether an entry without a name gives back all of these tokens.
+  bool serves(std::string_view ns, std::span<const int32_t> tokens);
+
   // The sequence of an entry, trimmed to `length`. On any failure but a full pool the entry is dropped with a
   // warning and nothing is returned. Throws KvPoolExhausted.
   std::optional<Sequence> restore(KvCache& cache, const StoreEntry& entry, int32_t length,
@@ -99,6 +102,7 @@ class DiskStore {
     bool index_in_memory = false;  // the index file could not be used
   };
   Stats stats();
+  uint64_t cap_bytes() const { return options_.cap_bytes; }
 
  private:
   StoreEntry write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,

@@ -1,6 +1,8 @@
 #include "kv/store.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -301,6 +303,54 @@ TEST(DiskStore, AFullDiskIsAWarningAndNothingIsLost) {
   EXPECT_EQ(f.files(".tmp"), 0u);
   EXPECT_TRUE(store.find("", joined(counting(0, 9), {1})));
   EXPECT_EQ(difference(large), "");
+}
+
+// The same on a file system that has no room left, in a mount of a process of its own.
+TEST(DiskStore, AFileSystemThatRunsFull) {
+  Fixture f;
+  const fs::path small = f.dir / "small";
+  fs::create_directories(small);
+  constexpr int kNoMount = 77;
+  const auto use = [&]() -> int {
+    const int spaces = ::geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS;
+    if (::unshare(spaces) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", small.c_str(), "tmpfs", 0, "size=160k") != 0)
+      return kNoMount;
+    Fixture g({.page = 4}, small);
+    DiskStore store(g.options());
+    TestRow row = g.computed(counting(0, 9)), large = g.computed(counting(0, 200));
+    if (!store.put("", row.tokens, row.sequence)) return 1;
+    if (store.put("", large.tokens, large.sequence) || g.warnings.size() != 1) return 2;
+    if (g.warnings[0].find("No space left") == std::string::npos) return 3;
+    try {
+      store.save("x", "", large.tokens, large.sequence, "");
+      return 4;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted) return 5;
+    }
+    if (g.files() != 1 || g.files(".tmp") != 0) return 6;
+    const auto found = store.find("", joined(counting(0, 9), {1}));
+    if (!found || !store.restore(g.cache, found->entry, found->length)) return 7;
+    if (!difference(large).empty()) return 8;
+    DiskStore again(g.options());  // opens, and has room for what is small
+    TestRow other = g.computed(counting(500, 9));
+    return again.entries().size() == 1 && again.put("", other.tokens, other.sequence) ? 0 : 9;
+  };
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int code = 10;
+    try {
+      code = use();
+    } catch (...) {
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "mounting a small file system is not allowed here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(DiskStore, VerbsWithoutAModel) {
