@@ -3,11 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-
 #include "kv/tokens.h"
 
 namespace kvasir::engine {
-
 namespace {
 
 constexpr std::string_view kBase;  // the namespace of no adapters; the store's identity says the rest
