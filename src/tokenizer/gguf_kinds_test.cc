@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <deque>
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,22 @@ struct OwnedData {
 
   std::string_view keep(std::string text) { return texts.emplace_back(std::move(text)); }
 };
+
+// Eight times the text of one word, or of spaces, takes about eight times the processor's time: 64 times
+// would be quadratic.
+void expect_not_quadratic(const Tokenizer& t, const char* what) {
+  for (const char* unit : {"a", " "}) {
+    const auto seconds = [&](size_t size) {
+      std::string text;
+      while (text.size() < size) text += unit;
+      const std::clock_t begin = std::clock();
+      t.encode(text, {.add_special = false});
+      return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    };
+    const double eighth = seconds(size_t{1} << 17);
+    EXPECT_LT(seconds(size_t{1} << 20), 24 * eighth + 0.1) << what << " '" << unit << "'";
+  }
+}
 
 class Sentencepiece : public testing::TestWithParam<const char*> {};
 
@@ -68,6 +85,7 @@ TEST_P(Sentencepiece, SameIds) {
     ASSERT_EQ(fmt::format("{:016x}", state), hashes[b])
         << "strings " << b * block << " to " << (b + 1) * block;
   }
+  expect_not_quadratic(t, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sentencepiece,
@@ -155,6 +173,7 @@ TEST(GgufKinds, ByteLevelPreTokenizers) {
     const Tokenizer t = Tokenizer::from_gguf(owned.data);
     EXPECT_EQ(t.adds_bos(), std::string_view(pre) != "minicpm5") << pre;
     expect_same_ids(t, load(plain), 1000, pre);
+    expect_not_quadratic(t, pre);
   }
 }
 
@@ -181,6 +200,7 @@ TEST(GgufKinds, WordPiece) {
   owned.data.separator = 2;
   const Tokenizer t = Tokenizer::from_gguf(owned.data), json_tokenizer = load(plain);
   expect_same_ids(t, json_tokenizer, 3000, "bert");
+  expect_not_quadratic(t, "bert");
   const std::vector<int32_t> ids = t.encode("the quick, brown fox");
   EXPECT_EQ(ids.front(), 1);
   EXPECT_EQ(ids.back(), 2);
@@ -200,6 +220,7 @@ TEST(GgufKinds, Gemma4) {
   owned.data.bos = 7;
   const Tokenizer t = Tokenizer::from_gguf(owned.data);
   expect_same_ids(t, load(plain), 3000, "gemma4");
+  expect_not_quadratic(t, "gemma4");
   EXPECT_TRUE(t.adds_bos());
 }
 
