@@ -78,12 +78,12 @@ struct StepCost {
 StepCost step_cost(const models::Model& model, const program::Counts& counts) {
   StepCost cost;
   for (const program::Program* program : {&model.trunk(), &model.head()})
-    for (const auto& op : program->ops()) {
-      const program::OpCost c = op->cost(counts);
-      if (op->kind() == "linear" || op->kind() == "matmul") {
-        cost.weight_bytes += c.bytes;
-        cost.operations += c.operations;
-      }
+    for (size_t i = 0; i < program->ops().size(); ++i) {
+      const std::string_view kind = program->ops()[i]->kind();
+      if (kind != "linear" && kind != "matmul" && kind != "experts") continue;
+      const program::OpCost c = program->cost(i, counts);
+      cost.weight_bytes += c.bytes;
+      cost.operations += c.operations;
     }
   return cost;
 }

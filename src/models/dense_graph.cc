@@ -46,39 +46,55 @@ ValueId feed_forward(GraphContext& context, int64_t layer, ValueId x, std::optio
   return mlp(context, layer, x, residual);
 }
 
-ValueId layer_forward(GraphContext& context, int64_t layer, ValueId x, const std::vector<ValueId>& ropes) {
+// Goes on in the program `head`, with the rows of `value` [tokens, ...] whose logits are wanted: the program so
+// far gives `value` as its output `name`.
+ValueId wanted_rows(ProgramBuilder& trunk, ProgramBuilder& head, const std::string& name, ValueId value) {
+  trunk.output(name, value);
+  return ops::gather_tokens(head, head.input(name, Dtype::f32, Axis::tokens, trunk.at(value).inner));
+}
+
+// With `head`, the last layer: what follows its attention is recorded there.
+ValueId layer_forward(GraphContext& context, int64_t layer, ValueId x, const std::vector<ValueId>& ropes,
+                      ProgramBuilder* head) {
   const ModelConfig& m = context.config;
-  ProgramBuilder& b = *context.builder;
   const IsaLevel isa = context.options.isa;
   const std::string p = context.layer_path(layer);
   auto normed = [&](ValueId value, size_t which) {
     return norm(context, value, p + m.names.norms[which], m.hidden);
   };
+  auto add = [&](ValueId a, ValueId b, float factor = 1) {
+    return ops::add(*context.builder, a, b, isa, factor);
+  };
+  ValueId y = m.block == Block::post ? x : normed(x, 0);
+  ValueId heads = attention(context, layer, y, ropes);
+  if (head != nullptr) {
+    ProgramBuilder& trunk = *context.builder;
+    heads = wanted_rows(trunk, *head, "attended", heads);
+    if (m.block == Block::parallel) y = wanted_rows(trunk, *head, "normed", y);
+    x = wanted_rows(trunk, *head, "residual", x);
+    context.builder = head;
+    context.prepared.clear();
+  }
   switch (m.block) {
     case Block::pre: {
       if (m.residual_multiplier) {
         const auto rho = static_cast<float>(*m.residual_multiplier);
-        const ValueId h =
-            ops::add(b, x, attention(context, layer, normed(x, 0), ropes, std::nullopt), isa, rho);
-        return ops::add(b, h, feed_forward(context, layer, normed(h, 1), std::nullopt), isa, rho);
+        const ValueId h = add(x, attention_out(context, layer, heads, std::nullopt), rho);
+        return add(h, feed_forward(context, layer, normed(h, 1), std::nullopt), rho);
       }
-      const ValueId h = attention(context, layer, normed(x, 0), ropes, x);
+      const ValueId h = attention_out(context, layer, heads, x);
       return feed_forward(context, layer, normed(h, 1), h);
     }
     case Block::post: {
-      const ValueId h = ops::add(b, x, normed(attention(context, layer, x, ropes, std::nullopt), 0), isa);
-      return ops::add(b, h, normed(feed_forward(context, layer, h, std::nullopt), 1), isa);
+      const ValueId h = add(x, normed(attention_out(context, layer, heads, std::nullopt), 0));
+      return add(h, normed(feed_forward(context, layer, h, std::nullopt), 1));
     }
     case Block::sandwich: {
-      const ValueId h =
-          ops::add(b, x, normed(attention(context, layer, normed(x, 0), ropes, std::nullopt), 1), isa);
-      return ops::add(b, h, normed(feed_forward(context, layer, normed(h, 2), std::nullopt), 3), isa);
+      const ValueId h = add(x, normed(attention_out(context, layer, heads, std::nullopt), 1));
+      return add(h, normed(feed_forward(context, layer, normed(h, 2), std::nullopt), 3));
     }
-    case Block::parallel: {
-      const ValueId y = normed(x, 0);
-      const ValueId both = feed_forward(context, layer, y, attention(context, layer, y, ropes, std::nullopt));
-      return ops::add(b, both, x, isa);
-    }
+    case Block::parallel:
+      return add(feed_forward(context, layer, y, attention_out(context, layer, heads, std::nullopt)), x);
   }
   return x;
 }
@@ -108,13 +124,11 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
   for (const RopeConfig& rope : m.ropes)
     ropes.push_back(
         ops::rope_table(trunk, rope_table(with_stored_factors(m, weights, rope), options.context), isa));
-  for (int64_t layer = 0; layer < m.layers; ++layer) h = layer_forward(context, layer, h, ropes);
-  trunk.output("hidden", h);
+  for (int64_t layer = 0; layer < m.layers; ++layer)
+    h = layer_forward(context, layer, h, ropes, layer + 1 == m.layers ? &head : nullptr);
+  head.output("hidden", h);
 
-  context.builder = &head;
-  context.prepared.clear();
-  ValueId x = ops::gather_tokens(head, head.input("hidden", Dtype::f32, Axis::tokens, {m.hidden}));
-  x = norm(context, x, m.names.final_norm, m.hidden);
+  ValueId x = norm(context, h, m.names.final_norm, m.hidden);
   if (m.head_input_divisor) x = ops::divide(head, x, static_cast<float>(*m.head_input_divisor), isa);
   std::vector<VectorPart> bias;
   if (m.head_bias) bias = {{m.names.head + ".bias", m.vocab, {}}};

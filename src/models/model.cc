@@ -260,9 +260,9 @@ class PackedModel final : public Model {
     trunk_.allocate(workspace_);
     head_.allocate(workspace_);
     KVASIR_CHECK(workspace_.used() == memory_.workspace_bytes);
-    hidden_ = trunk_.output("hidden");
+    hidden_ = head_.output("hidden");
     logits_ = head_.output("logits");
-    head_.bind(head_.input("hidden"), trunk_.data(hidden_));
+    for (const auto& [input, value] : head_.inputs()) head_.bind(value, trunk_.data(trunk_.output(input)));
 
     parts_.weights = weights_->digest();
     parts_.config = opened.config.canonical_text();
@@ -394,9 +394,9 @@ const float* Model::logits(int64_t index) const {
   return reinterpret_cast<const float*>(head_.data(logits_) + static_cast<size_t>(index) * value.stride);
 }
 
-const float* Model::hidden(int64_t token) const {
-  const program::Value& value = trunk_.values()[static_cast<size_t>(hidden_.index)];
-  return reinterpret_cast<const float*>(trunk_.data(hidden_) + static_cast<size_t>(token) * value.stride);
+const float* Model::hidden(int64_t index) const {
+  const program::Value& value = head_.values()[static_cast<size_t>(hidden_.index)];
+  return reinterpret_cast<const float*>(head_.data(hidden_) + static_cast<size_t>(index) * value.stride);
 }
 
 void Model::check_tokens(std::span<const int32_t> ids) const {

@@ -4,9 +4,8 @@
 //   MemoryPlan plan = Model::plan(path, options);           // from headers alone; no weight is read
 //   std::unique_ptr<Model> model = Model::load(path, options);
 //   kv pools from model->groups(); a StepState from rows and pages;
-//   model->run_trunk(step, team);                           // tokens -> residual stream after the last layer
-//   [tokens, hidden] model->run_head(step, team);                            // rows step.logit_tokens of it
-//   -> logits [logits, vocab]
+//   model->run_trunk(step, team);   // tokens -> keys, values, and the last layer's attention
+//   model->run_head(step, team);    // rows step.logit_tokens of it -> logits [logits, vocab]
 //
 // A model has no sequences and no KV: the engine owns those. All errors of opening are kvasir::Error before
 // anything is left behind: not_found (path, tensor), unsupported (family, setting), corrupt_file,
@@ -159,8 +158,8 @@ class Model {
            program::CpuExecutor& executor);  // trunk, then head when step.logits > 0
 
   const float* logits(int64_t index) const;  // [vocab], index < step.logits
-  const float* hidden(
-      int64_t token) const;  // [hidden]: residual stream after the last layer, before the final norm
+  // [hidden]: residual stream after the last layer, before the final norm, of the row of logits(index).
+  const float* hidden(int64_t index) const;
 
   // Throws Error{invalid_input} naming the first id outside the vocabulary and its position.
   void check_tokens(std::span<const int32_t> ids) const;

@@ -31,7 +31,7 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
         OpProfile& entry = (*profile)[i];
         entry.time += now - start;
         ++entry.runs;
-        const OpCost cost = program.ops()[i]->cost(counts);
+        const OpCost cost = program.cost(i, counts);
         entry.cost.bytes += cost.bytes;
         entry.cost.operations += cost.operations;
         start = now;

@@ -27,6 +27,10 @@ struct Counts {
   int64_t tokens = 0;
   int64_t rows = 0;
   int64_t logits = 0;
+
+  int64_t along(Axis axis) const {  // not of a fixed axis
+    return axis == Axis::logits ? logits : axis == Axis::rows ? rows : tokens;
+  }
 };
 
 struct ValueId {
@@ -49,17 +53,7 @@ struct Value {
   ValueId base;                // a column view of another value (then stride is the base's), else invalid
   size_t offset = 0;           // bytes into the base's row
   int64_t count(const Counts& counts) const {
-    switch (axis) {
-      case Axis::fixed:
-        return fixed_count;
-      case Axis::tokens:
-        return counts.tokens;
-      case Axis::rows:
-        return counts.rows;
-      case Axis::logits:
-        return counts.logits;
-    }
-    return 0;
+    return axis == Axis::fixed ? fixed_count : counts.along(axis);
   }
 };
 
@@ -89,7 +83,8 @@ class Op {
   virtual size_t workspace_bytes(const Counts& /*maxima*/, int /*threads*/) const { return 0; }
   // Index of an input whose buffer the (only) output may take over when this op is its last reader; -1: none.
   virtual int in_place_input() const { return -1; }
-  virtual OpCost cost(const Counts& /*counts*/) const { return {}; }
+  // `rows`: the leading count of its first output, or of its first input where it has no output.
+  virtual OpCost cost(int64_t /*rows*/) const { return {}; }
   virtual void run(const OpContext& context) const = 0;
 
   const std::vector<ValueId>& inputs() const { return inputs_; }

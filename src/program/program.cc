@@ -228,6 +228,12 @@ void Program::bind(ValueId id, std::byte* data) {
     if (values_[v].base == id) data_[v] = data + values_[v].offset;
 }
 
+OpCost Program::cost(size_t op, const Counts& counts) const {
+  const Op& of = *ops_[op];
+  const ValueId value = of.outputs().empty() ? of.inputs()[0] : of.outputs()[0];
+  return of.cost(values_[static_cast<size_t>(value.index)].count(counts));
+}
+
 ValueId Program::output(const std::string& output_name) const {
   const auto found = outputs_.find(output_name);
   KVASIR_CHECK_MSG(found != outputs_.end(), "program has no output {}", output_name);

@@ -39,6 +39,7 @@ class Program {
   const std::vector<Placement>& placements() const {
     return placements_;
   }  // [values]; views and inputs: bytes = 0
+  OpCost cost(size_t op, const Counts& counts) const;  // of one run at these counts
   const Counts& maxima() const { return maxima_; }
   int threads() const { return threads_; }
 
@@ -48,6 +49,7 @@ class Program {
 
   ValueId output(const std::string& name) const;  // throws Error{internal} for a name that was not recorded
   ValueId input(const std::string& name) const;
+  const std::map<std::string, ValueId>& inputs() const { return inputs_; }
   // Gives an input (a value produced elsewhere) its memory; its stride must be the one recorded.
   void bind(ValueId input, std::byte* data);
   std::byte* data(ValueId id) const { return data_[static_cast<size_t>(id.index)]; }

@@ -116,8 +116,8 @@ QkvRows qkv_rows(const ModelConfig& m) {
   return rows;
 }
 
-ValueId attention(GraphContext& context, int64_t layer, ValueId x, const std::vector<ValueId>& rope_tables,
-                  std::optional<ValueId> residual) {
+ValueId attention(GraphContext& context, int64_t layer, ValueId x,
+                  const std::vector<ValueId>& rope_tables) {
   const ModelConfig& m = context.config;
   const LayerConfig& shape = m.layer[static_cast<size_t>(layer)];
   ProgramBuilder& builder = *context.builder;
@@ -141,7 +141,7 @@ ValueId attention(GraphContext& context, int64_t layer, ValueId x, const std::ve
                           {{q_path, q_rows, m.hidden, maps.q},
                            {k_path, kv_rows, m.hidden, maps.k},
                            {v_path, kv_rows, m.hidden, maps.v}},
-                          bias, Inputs::finer);
+                          bias, layer + 1 == m.layers ? Inputs::finer : Inputs::finer_but_first);
   ValueId whole = projection.apply(context, "qkv", x);
   if (m.clip_qkv)
     whole =
@@ -205,11 +205,16 @@ ValueId attention(GraphContext& context, int64_t layer, ValueId x, const std::ve
     for (int64_t h = 0; h < N; ++h) from.push_back(static_cast<int32_t>((h % G) * (N / G) + h / G));
     out = ops::reorder_heads(builder, out, from);
   }
+  return out;
+}
 
+ValueId attention_out(GraphContext& context, int64_t layer, ValueId heads, std::optional<ValueId> residual) {
+  const ModelConfig& m = context.config;
+  const std::string p = context.layer_path(layer);
   std::vector<VectorPart> o_bias;
   if (m.o_bias) o_bias = {{p + m.names.o + ".bias", m.hidden, {}}};
-  return Linear(context, {{p + m.names.o, m.hidden, N * D, {}}}, o_bias)
-      .apply(context, "attention_out", out, residual);
+  return Linear(context, {{p + m.names.o, m.hidden, m.heads * m.head_dim, {}}}, o_bias, Inputs::finer)
+      .apply(context, "attention_out", heads, residual);
 }
 
 }  // namespace kvasir::models

@@ -1,5 +1,7 @@
 #include "models/modules/linear.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/matmul/matmul_op.h"
 
@@ -39,8 +41,12 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
                 "{}: {} weights have no integer form, so activations cannot be {}; use --activations f32, "
                 "bf16 or auto",
                 printable(path), formats::name(format), ops::name(mode));
-  if (mode == ops::ActivationMode::int8 && inputs == Inputs::finer) return ops::ActivationMode::int16;
+  if (mode == ops::ActivationMode::int8 && inputs != Inputs::usual) return ops::ActivationMode::int16;
   return mode;
+}
+
+Inputs mlp_inputs(const GraphContext& context, int64_t layer) {
+  return layer + 1 == context.config.layers ? Inputs::finer : Inputs::usual;
 }
 
 Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,
@@ -52,6 +58,12 @@ Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,
     part.weight = stored.matrix;
     part.mode = mode_of(context, stored.format, parts.front().path, inputs);
     part.bias = biases == nullptr ? nullptr : biases + first;
+    if (inputs == Inputs::finer_but_first && context.options.activations != Activations::int16 &&
+        part.mode == ops::ActivationMode::int16) {
+      // A panel that the first part shares with the second is finer.
+      const int64_t coarse = std::clamp<int64_t>(parts.front().packed_rows() - first, 0, stored.rows);
+      part.coarse_rows = coarse == stored.rows ? coarse : coarse / ops::kPanelRows * ops::kPanelRows;
+    }
     parts_.push_back(part);
     first += stored.rows;
   }
@@ -91,7 +103,7 @@ bool Linear::can_fuse_gate_up(GraphContext& context, const std::vector<MatrixPar
 }
 
 Linear Linear::gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
-                       const std::vector<VectorPart>& bias, ops::ActivationFunction function) {
+                       const std::vector<VectorPart>& bias, ops::ActivationFunction function, Inputs inputs) {
   Linear linear;
   const float* biases = bias.empty() ? nullptr : context.weights.vectors(bias);
   const std::vector<StoredMatrix> stored = context.weights.matrices(parts, ops::PartOrder::interleaved);
@@ -99,7 +111,7 @@ Linear Linear::gate_up(GraphContext& context, const std::vector<MatrixPart>& par
   ops::LinearPart part;
   part.weight = stored[0].matrix;
   part.columns = stored[0].rows / 2;
-  part.mode = mode_of(context, stored[0].format, parts.front().path);
+  part.mode = mode_of(context, stored[0].format, parts.front().path, inputs);
   part.epilogue = function == ops::ActivationFunction::silu ? ops::Epilogue::swiglu : ops::Epilogue::geglu;
   part.bias = biases;
   linear.parts_.push_back(part);

@@ -10,22 +10,25 @@
 namespace kvasir::models {
 
 // How closely mode int8 rounds a projection's inputs: as usual, or to 16 bits where that buys the most
-// accuracy for the least time (docs/matmul.md): q, k, v and the head. Other modes know no difference.
-enum class Inputs : uint8_t { usual, finer };
+// accuracy for the least time (docs/matmul.md): k, v, attention's output, the head, and the whole last layer,
+// whose errors nothing behind it evens out. Other modes know no difference.
+enum class Inputs : uint8_t { usual, finer, finer_but_first };  // finer_but_first: but for the first part
+// Of a layer's MLP.
+Inputs mlp_inputs(const GraphContext& context, int64_t layer);
 
 class Linear {
  public:
   // Parts that share a layout are one product; the output columns are the parts' in order. bias: names of the
   // parts' biases (with the parts' row maps), or empty.
   Linear(GraphContext& context, const std::vector<MatrixPart>& parts, const std::vector<VectorPart>& bias,
-         Inputs inputs = Inputs::usual);
+         Inputs inputs);
 
   // gate and up with their activation function: fused into the product where both share a layout and the
   // function can be.
   static bool can_fuse_gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
                                ops::ActivationFunction function);
   static Linear gate_up(GraphContext& context, const std::vector<MatrixPart>& parts,
-                        const std::vector<VectorPart>& bias, ops::ActivationFunction function);
+                        const std::vector<VectorPart>& bias, ops::ActivationFunction function, Inputs inputs);
   // A small matrix whose inputs are never rounded: a router.
   static Linear in_f32(GraphContext& context, const MatrixPart& part);
   // A matrix that is packed already: the tied head.
@@ -45,6 +48,6 @@ program::ValueId prepared_form(GraphContext& context, program::ValueId x, ops::A
 // The activation mode of a weight. Throws Error{unsupported} naming `path` for int8 and int16 with a weight
 // that has no integer form.
 ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
-                            const std::string& path, Inputs inputs = Inputs::usual);
+                            const std::string& path, Inputs inputs);
 
 }  // namespace kvasir::models

@@ -34,6 +34,7 @@ ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
   const IsaLevel isa = context.options.isa;
   const std::string p = context.layer_path(layer);
   const int64_t I = m.intermediate;
+  const Inputs inputs = mlp_inputs(context, layer);
 
   ValueId activated;
   if (m.gated) {
@@ -49,9 +50,9 @@ ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
       if (m.mlp_bias) bias = {{path + ".bias", 2 * I, half(gate, I)}, {path + ".bias", 2 * I, half(up, I)}};
     }
     if (Linear::can_fuse_gate_up(context, parts, m.activation)) {
-      activated = Linear::gate_up(context, parts, bias, m.activation).apply(context, "activated", x);
+      activated = Linear::gate_up(context, parts, bias, m.activation, inputs).apply(context, "activated", x);
     } else {
-      const ValueId both = Linear(context, parts, bias).apply(context, "gate_up", x);
+      const ValueId both = Linear(context, parts, bias, inputs).apply(context, "gate_up", x);
       activated =
           ops::activation(*context.builder, m.activation, context.builder->columns(both, "gate", 0, {I}),
                           context.builder->columns(both, "up", I, {I}), isa);
@@ -59,14 +60,14 @@ ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
   } else {
     std::vector<VectorPart> bias;
     if (m.mlp_bias) bias = {{p + m.names.up + ".bias", I, {}}};
-    const ValueId up = Linear(context, {{p + m.names.up, I, m.hidden, {}}}, bias).apply(context, "up", x);
+    const ValueId up = Linear(context, {{p + m.names.up, I, m.hidden, {}}}, bias, inputs).apply(context, "up", x);
     ops::XieluParameters parameters;
     if (m.activation == ops::ActivationFunction::xielu) parameters = xielu(context, p + m.names.activation);
     activated = ops::activation(*context.builder, m.activation, up, std::nullopt, isa, parameters);
   }
   std::vector<VectorPart> bias;
   if (m.mlp_bias) bias = {{p + m.names.down + ".bias", m.hidden, {}}};
-  return Linear(context, {{p + m.names.down, m.hidden, I, {}}}, bias)
+  return Linear(context, {{p + m.names.down, m.hidden, I, {}}}, bias, inputs)
       .apply(context, "mlp_out", activated, residual);
 }
 

@@ -30,8 +30,8 @@ class Activation final : public program::Op {
     return std::string(name(function_)) + (inputs().size() == 2 ? " times up" : "");
   }
   int in_place_input() const override { return 0; }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * width_);
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * width_);
     return {(inputs().size() == 2 ? 12 : 8) * elements, 20 * elements};
   }
 

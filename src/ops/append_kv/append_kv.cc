@@ -18,9 +18,9 @@ class AppendKv final : public program::Op {
     return fmt::format("group {}, layer {}, {} heads, {} + {}", options_.group, options_.layer,
                        options_.kv_heads, options_.head_dim_k, options_.head_dim_v);
   }
-  program::OpCost cost(const program::Counts& counts) const override {
+  program::OpCost cost(int64_t rows) const override {
     const double elements =
-        static_cast<double>(counts.tokens) * options_.kv_heads * (options_.head_dim_k + options_.head_dim_v);
+        static_cast<double>(rows) * options_.kv_heads * (options_.head_dim_k + options_.head_dim_v);
     return {elements * 6, 0};
   }
 

@@ -27,8 +27,8 @@ class Elementwise final : public program::Op {
   std::string_view kind() const override { return kind_; }
   std::string describe() const override { return attributes_; }
   int in_place_input() const override { return 0; }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * width_);
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * width_);
     return {4 * elements * static_cast<double>(inputs().size() + 1), elements};
   }
   void run(const OpContext& context) const override {

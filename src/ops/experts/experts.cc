@@ -34,11 +34,12 @@ class Layout {
 class Experts final : public program::Op {
  public:
   Experts(ValueId prepared, ValueId logits, ValueId y, const ExpertsOptions& options,
-          std::optional<ValueId> residual, int64_t hidden, IsaLevel isa)
+          std::optional<ValueId> residual, int64_t hidden, program::Axis axis, IsaLevel isa)
       : Op(operands(prepared, logits, residual), {y}),
         options_(options),
         residual_(residual.has_value()),
         hidden_(hidden),
+        axis_(axis),
         inner_(options.experts.front().down->cols()),
         kernels_(experts_kernels(isa)),
         isa_(isa) {}
@@ -51,20 +52,20 @@ class Experts final : public program::Op {
   }
   int in_place_input() const override { return residual_ ? 2 : -1; }
   size_t workspace_bytes(const program::Counts& maxima, int threads) const override {
-    return place(maxima.tokens, threads).bytes;
+    return place(maxima.along(axis_), threads).bytes;
   }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double rows = static_cast<double>(counts.tokens * options_.used);
-    const double touched = std::min(rows, static_cast<double>(options_.experts.size()));
+  program::OpCost cost(int64_t rows) const override {
+    const auto assigned = static_cast<double>(rows * options_.used);
+    const double touched = std::min(assigned, static_cast<double>(options_.experts.size()));
     const ExpertWeights& e = options_.experts.front();
     return {touched * static_cast<double>(e.gate_up->bytes() + e.down->bytes()),
-            rows * 6.0 * static_cast<double>(inner_) * static_cast<double>(hidden_)};
+            assigned * 6.0 * static_cast<double>(inner_) * static_cast<double>(hidden_)};
   }
 
   void run(const OpContext& context) const override {
     const int64_t tokens = context.count(outputs()[0]);
     if (tokens == 0) return;
-    const Places at = place(context.counts.tokens, context.members);
+    const Places at = place(tokens, context.members);
     const int64_t rows = tokens * options_.used;
     auto* chosen = reinterpret_cast<int32_t*>(context.workspace + at.chosen);
     auto* weights = reinterpret_cast<float*>(context.workspace + at.weights);
@@ -199,7 +200,9 @@ class Experts final : public program::Op {
 
   ExpertsOptions options_;
   bool residual_;
-  int64_t hidden_, inner_;
+  int64_t hidden_;
+  program::Axis axis_;
+  int64_t inner_;
   const ExpertsKernels& kernels_;
   IsaLevel isa_;
 };
@@ -225,8 +228,9 @@ ValueId experts(program::ProgramBuilder& builder, ValueId prepared, ValueId rout
     KVASIR_CHECK(e.down->rows() == hidden);
   }
   if (residual) KVASIR_CHECK(builder.at(*residual).width == hidden);
-  const ValueId y = builder.value("experts_out", Dtype::f32, builder.at(router_logits).axis, {hidden});
-  builder.append(std::make_unique<Experts>(prepared, router_logits, y, options, residual, hidden, isa));
+  const program::Axis axis = builder.at(router_logits).axis;
+  const ValueId y = builder.value("experts_out", Dtype::f32, axis, {hidden});
+  builder.append(std::make_unique<Experts>(prepared, router_logits, y, options, residual, hidden, axis, isa));
   return y;
 }
 

@@ -27,8 +27,8 @@ class LayerNorm final : public program::Op {
     return fmt::format("vectors {} of {}, epsilon {:g}", options_.vectors, width_, options_.epsilon);
   }
   int in_place_input() const override { return 0; }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * options_.vectors * width_);
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * options_.vectors * width_);
     return {8 * elements, 8 * elements};
   }
 

@@ -22,35 +22,32 @@ struct PlacedPart {
 class Linear final : public program::Op {
  public:
   Linear(std::vector<ValueId> in, ValueId y, std::vector<PlacedPart> parts, bool has_residual, int64_t cols,
-         program::Axis axis, IsaLevel isa)
+         IsaLevel isa)
       : Op(std::move(in), {y}),
         parts_(std::move(parts)),
         has_residual_(has_residual),
         cols_(cols),
-        axis_(axis),
         isa_(isa) {}
 
   std::string_view kind() const override { return "linear"; }
   std::string describe() const override {
     std::string text;
     for (const PlacedPart& p : parts_)
-      text += fmt::format("{}{} [{}, {}] {}{}{}", text.empty() ? "" : "; ", p.part.weight->name(),
+      text += fmt::format("{}{} [{}, {}] {}{}{}{}", text.empty() ? "" : "; ", p.part.weight->name(),
                           columns_of(p.part), cols_, name(p.part.mode),
                           p.part.epilogue == Epilogue::swiglu  ? " swiglu"
                           : p.part.epilogue == Epilogue::geglu ? " geglu"
                                                                : "",
+                          p.part.coarse_rows > 0 ? fmt::format(" (rows to {} int8)", p.part.coarse_rows) : "",
                           p.part.bias != nullptr ? " bias" : "");
     return text + (has_residual_ ? "; plus residual" : "");
   }
   int in_place_input() const override { return has_residual_ ? static_cast<int>(inputs().size()) - 1 : -1; }
-  program::OpCost cost(const program::Counts& counts) const override {
+  program::OpCost cost(int64_t rows) const override {
     program::OpCost cost;
-    const double rows = static_cast<double>(axis_ == program::Axis::logits ? counts.logits
-                                            : axis_ == program::Axis::rows ? counts.rows
-                                                                           : counts.tokens);
     for (const PlacedPart& p : parts_) {
       cost.bytes += static_cast<double>(p.part.weight->bytes());
-      cost.operations += 2.0 * rows * static_cast<double>(p.part.weight->rows()) * static_cast<double>(cols_);
+      cost.operations += 2.0 * static_cast<double>(rows) * static_cast<double>(p.part.weight->rows()) * static_cast<double>(cols_);
     }
     return cost;
   }
@@ -72,6 +69,7 @@ class Linear final : public program::Op {
         product.residual_stride = static_cast<int64_t>(context.stride(inputs().back()) / sizeof(float));
       }
       product.epilogue = p.part.epilogue;
+      product.coarse_rows = p.part.coarse_rows;
       product.isa = isa_;
       matmul(product, context.member, context.members);
     }
@@ -81,7 +79,6 @@ class Linear final : public program::Op {
   std::vector<PlacedPart> parts_;
   bool has_residual_;
   int64_t cols_;
-  program::Axis axis_;
   IsaLevel isa_;
 };
 
@@ -106,6 +103,7 @@ ValueId linear(ProgramBuilder& builder, const std::string& value_name, const Lin
     product.input = {part.mode, nullptr, 0, 0, x.width};
     product.weight = part.weight;
     product.epilogue = part.epilogue;
+    product.coarse_rows = part.coarse_rows;
     check_matmul(product);
   }
   if (residual) {
@@ -116,7 +114,7 @@ ValueId linear(ProgramBuilder& builder, const std::string& value_name, const Lin
   const int64_t fixed_count = x.fixed_count, cols = x.width;
   const ValueId y = builder.value(value_name, Dtype::f32, axis, {columns}, fixed_count);
   builder.append(
-      std::make_unique<Linear>(std::move(in), y, std::move(placed), residual.has_value(), cols, axis, isa));
+      std::make_unique<Linear>(std::move(in), y, std::move(placed), residual.has_value(), cols, isa));
   return y;
 }
 

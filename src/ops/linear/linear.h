@@ -31,6 +31,7 @@ struct LinearPart {
   ActivationMode mode = ActivationMode::f32;
   Epilogue epilogue = Epilogue::none;
   const float* bias = nullptr;  // [weight rows], or null
+  int64_t coarse_rows = 0;      // Matmul::coarse_rows
 };
 
 struct LinearInput {

@@ -83,13 +83,23 @@ void matmul(const Matmul& product, int member, int members) {
                                                                                : kernels.int8;
   const int64_t units = (call.out_cols + kPanelRows - 1) / kPanelRows;
   const int64_t rows = product.input.rows;
-  if (units < 4 * members && rows >= kRowGrain * members) {
-    const WorkRange range = split_work(rows, members, member, kRowGrain);
-    if (range.begin < range.end) function(call, 0, units, range.begin * call.planes, range.end * call.planes);
-    return;
+  const bool by_rows = units < 4 * members && rows >= kRowGrain * members;
+  const auto multiply = [&](int64_t begin, int64_t end) {
+    const WorkRange share = by_rows ? split_work(rows, members, member, kRowGrain)
+                                    : split_work(end - begin, members, member);
+    if (share.begin >= share.end || rows == 0) return;
+    if (by_rows)
+      function(call, begin, end, share.begin * call.planes, share.end * call.planes);
+    else
+      function(call, begin + share.begin, begin + share.end, 0, rows * call.planes);
+  };
+  const int64_t coarse = (product.coarse_rows + kPanelRows - 1) / kPanelRows;
+  multiply(coarse, units);
+  if (coarse > 0) {
+    call.planes = 1;
+    call.input_stride = product.input.stride;
+    multiply(0, coarse);
   }
-  const WorkRange range = split_work(units, members, member);
-  if (range.begin < range.end && rows > 0) function(call, range.begin, range.end, 0, rows * call.planes);
 }
 
 void check_matmul(const Matmul& product) {
@@ -106,6 +116,9 @@ void check_matmul(const Matmul& product) {
                product.weight_end <= weight.rows());
   KVASIR_CHECK(product.weight_end % kPanelRows == 0 || product.weight_end == weight.rows());
   if (product.weight_end > 0) KVASIR_CHECK(weight.order() == PartOrder::stacked);
+  KVASIR_CHECK(product.coarse_rows == 0 ||
+               (product.input.mode == ActivationMode::int16 && weight.order() == PartOrder::stacked &&
+                (product.coarse_rows % kPanelRows == 0 || product.coarse_rows == weight.rows())));
 }
 
 void prepare_activations(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t begin,

@@ -31,6 +31,8 @@ struct Matmul {
   // column 0 is row weight_begin. {0, 0}: all. Stacked weights only.
   int64_t weight_begin = 0;
   int64_t weight_end = 0;
+  // int16: rows of the weight, from the first, whole panels or all, that read only the codes of int8.
+  int64_t coarse_rows = 0;
   IsaLevel isa = IsaLevel::generic;
 };
 

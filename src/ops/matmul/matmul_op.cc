@@ -18,10 +18,10 @@ class PrepareActivations final : public program::Op {
   std::string_view kind() const override { return "prepare_activations"; }
   std::string describe() const override { return std::string(name(mode_)); }
   RecordedPrepare recorded() const { return {mode_, cols_, isa_}; }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * cols_);
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * cols_);
     return {elements * 4 +
-                static_cast<double>(counts.tokens) * static_cast<double>(prepared_row_bytes(cols_, mode_)),
+                static_cast<double>(rows) * static_cast<double>(prepared_row_bytes(cols_, mode_)),
             elements * 4};
   }
   void run(const OpContext& context) const override {
@@ -65,16 +65,15 @@ class MatmulOp final : public program::Op {
   }
   // The member that writes an element has read the residual's before.
   int in_place_input() const override { return inputs().size() == 2 ? 1 : -1; }
-  program::OpCost cost(const program::Counts& counts) const override {
+  program::OpCost cost(int64_t rows) const override {
     const PackedMatrix& weight = *product_.weight;
-    const int64_t rows =
-        product_.weight_end > 0 ? product_.weight_end - product_.weight_begin : weight.rows();
-    const double share = static_cast<double>(rows) / static_cast<double>(weight.rows());
-    const auto tokens = static_cast<double>(counts.tokens);
+    const int64_t out = product_.weight_end > 0 ? product_.weight_end - product_.weight_begin : weight.rows();
+    const double share = static_cast<double>(out) / static_cast<double>(weight.rows());
+    const auto tokens = static_cast<double>(rows);
     return {static_cast<double>(weight.stored_bytes()) * share +
                 tokens * (static_cast<double>(prepared_row_bytes(weight.cols(), mode_)) +
-                          4.0 * static_cast<double>(rows)),
-            2.0 * tokens * static_cast<double>(rows) * static_cast<double>(weight.cols())};
+                          4.0 * static_cast<double>(out)),
+            2.0 * tokens * static_cast<double>(out) * static_cast<double>(weight.cols())};
   }
 
   void run(const OpContext& context) const override {
@@ -109,9 +108,9 @@ class GatherRows final : public program::Op {
     if (scale_ != 1.0f) text += fmt::format(", times {:g}", scale_);
     return text;
   }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * table_.cols());
-    return {4 * elements + static_cast<double>(table_.stored_bytes()) * static_cast<double>(counts.tokens) /
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * table_.cols());
+    return {4 * elements + static_cast<double>(table_.stored_bytes()) * static_cast<double>(rows) /
                                static_cast<double>(table_.rows()),
             elements};
   }

@@ -16,10 +16,8 @@ using program::ValueId;
 
 class NormPrepare final : public program::Op {
  public:
-  NormPrepare(ValueId x, ValueId y, const program::Value& input, const RecordedRmsNorm& norm,
-              const RecordedPrepare& prepare)
+  NormPrepare(ValueId x, ValueId y, const RecordedRmsNorm& norm, const RecordedPrepare& prepare)
       : Op({x}, {y}),
-        input_(input),
         norm_(norm),
         prepare_(prepare),
         kernels_(rms_norm_kernels(norm.isa)),
@@ -33,11 +31,11 @@ class NormPrepare final : public program::Op {
   size_t workspace_bytes(const program::Counts& /*maxima*/, int threads) const override {
     return scratch_bytes() * static_cast<size_t>(threads);
   }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const auto rows = static_cast<double>(input_.count(counts));
+  program::OpCost cost(int64_t rows) const override {
     const auto width = static_cast<double>(norm_.width);
-    return {rows * (4 * width + static_cast<double>(prepared_row_bytes(norm_.width, prepare_.mode))),
-            rows * width * 8};
+    return {static_cast<double>(rows) *
+                (4 * width + static_cast<double>(prepared_row_bytes(norm_.width, prepare_.mode))),
+            static_cast<double>(rows) * width * 8};
   }
 
   void run(const OpContext& context) const override {
@@ -58,7 +56,6 @@ class NormPrepare final : public program::Op {
     return align_up(static_cast<size_t>(norm_.width) * sizeof(float), kCacheLine);
   }
 
-  program::Value input_;
   RecordedRmsNorm norm_;
   RecordedPrepare prepare_;
   const RmsNormKernels& kernels_;
@@ -90,7 +87,7 @@ int fuse_norm_prepare(program::ProgramBuilder& builder) {
     KVASIR_CHECK(prepare->isa == norm->isa && prepare->cols == norm->width);
     // At the norm's place: its input is alive there, and every reader of the prepared rows comes later.
     const ValueId x = ops[i]->inputs()[0];
-    ops[i] = std::make_unique<NormPrepare>(x, ops[reader]->outputs()[0], builder.at(x), *norm, *prepare);
+    ops[i] = std::make_unique<NormPrepare>(x, ops[reader]->outputs()[0], *norm, *prepare);
     ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(reader));
     ++fused;
   }

@@ -82,9 +82,10 @@ TEST(NormPrepare, CostsWhatItsRowsTake) {
           prepare_activations(b, rms_norm(b, x, {}, IsaLevel::generic), mode, IsaLevel::generic);
       b.output("prepared", prepared);
       ASSERT_EQ(fuse_norm_prepare(b), 1);
-      const program::OpCost cost = b.ops()[0]->cost({.tokens = 5, .rows = 3, .logits = 2});
       const double rows = axis == Axis::tokens ? 5 : 2;
       const double row_bytes = static_cast<double>(b.at(prepared).inner[0]);
+      const program::Counts counts{.tokens = 5, .rows = 3, .logits = 2};
+      const program::OpCost cost = std::move(b).plan(counts, 1).cost(0, counts);
       EXPECT_EQ(cost.bytes, rows * (64 * 4 + row_bytes)) << name(mode);
       EXPECT_EQ(cost.operations, rows * 64 * 8) << name(mode);
       EXPECT_GE(row_bytes, 64 * (mode == ActivationMode::int8 ? 1 : 2)) << name(mode);

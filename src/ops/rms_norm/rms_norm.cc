@@ -25,8 +25,8 @@ class RmsNorm final : public program::Op {
   }
   RecordedRmsNorm recorded() const { return {options_, width_, isa_}; }
   int in_place_input() const override { return 0; }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * options_.vectors * width_);
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * options_.vectors * width_);
     return {8 * elements, 4 * elements};
   }
 

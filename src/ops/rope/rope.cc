@@ -53,8 +53,8 @@ class Rope final : public program::Op {
                        layout_ == RopeLayout::half_split ? "half-split" : "interleaved");
   }
   int in_place_input() const override { return 0; }
-  program::OpCost cost(const program::Counts& counts) const override {
-    const double elements = static_cast<double>(counts.tokens * heads_ * head_dim_);
+  program::OpCost cost(int64_t rows) const override {
+    const double elements = static_cast<double>(rows * heads_ * head_dim_);
     return {8 * elements, 3 * elements};
   }
 
