@@ -8,9 +8,10 @@
 namespace kvasir {
 namespace {
 
-// Waiting spins for some tens of microseconds before it parks in the kernel (futex, through atomic wait):
-// longer than an op of a decode step lasts, shorter than a person notices.
-constexpr int kSpins = 4000;
+// Waiting spins for some 200 microseconds before it parks in the kernel (futex, through atomic wait): longer
+// than the uneven ops of a decode step leave a member waiting (attention over one KV head) and than choosing
+// a token takes between two steps, since waking costs 50 and more; shorter than a person notices.
+constexpr int kSpins = 20000;
 
 // One turn of a spin, about ten nanoseconds. Under a hypervisor PAUSE is poison: processors report a loop of
 // PAUSEs to it, and it takes the processor away (pause-loop exiting); a wait of 7 us was measured to last 35.

@@ -321,13 +321,13 @@ Outcome Engine::generate(Request request, const std::function<bool()>& cancelled
   return std::move(generate(std::move(requests), cancelled).front());
 }
 
-void Engine::prefill(Context& context, std::span<const int32_t> ids) {
+void Engine::prefill(Context& context, std::span<const int32_t> ids, WantLogits want) {
   model_->check_tokens(ids);
   while (!ids.empty()) {
     const auto count = static_cast<size_t>(std::min<int64_t>(
         {static_cast<int64_t>(ids.size()), model_->maxima().tokens, context.sequence.max_append()}));
     builder_->clear();
-    builder_->add(context.sequence, ids.first(count), WantLogits::none);
+    builder_->add(context.sequence, ids.first(count), count == ids.size() ? want : WantLogits::none);
     cache_->reserve(builder_->sequences(), builder_->counts(), kv_step_);
     model_->run(builder_->state(kv_step_), *executor_);
     kv_step_.commit();

@@ -157,8 +157,9 @@ class Engine {
   // range.
   void check(const Request& request) const;
 
-  // Appends `ids` to a context, chunk by chunk, without sampling.
-  void prefill(Context& context, std::span<const int32_t> ids);
+  // Appends `ids` to a context, chunk by chunk, without sampling. With `want` last the logits of the last one
+  // are computed (Model::logits) as a prompt needs them.
+  void prefill(Context& context, std::span<const int32_t> ids, WantLogits want = WantLogits::none);
 
  private:
   struct Row;

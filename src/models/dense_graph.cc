@@ -46,8 +46,8 @@ ValueId feed_forward(GraphContext& context, int64_t layer, ValueId x, std::optio
   return mlp(context, layer, x, residual);
 }
 
-// Goes on in the program `head`, with the rows of `value` [tokens, ...] whose logits are wanted: the program so
-// far gives `value` as its output `name`.
+// Goes on in the program `head`, with the rows of `value` [tokens, ...] whose logits are wanted: the program
+// so far gives `value` as its output `name`.
 ValueId wanted_rows(ProgramBuilder& trunk, ProgramBuilder& head, const std::string& name, ValueId value) {
   trunk.output(name, value);
   return ops::gather_tokens(head, head.input(name, Dtype::f32, Axis::tokens, trunk.at(value).inner));

@@ -52,9 +52,7 @@ struct Value {
   size_t stride = 0;           // bytes from one row to the next
   ValueId base;                // a column view of another value (then stride is the base's), else invalid
   size_t offset = 0;           // bytes into the base's row
-  int64_t count(const Counts& counts) const {
-    return axis == Axis::fixed ? fixed_count : counts.along(axis);
-  }
+  int64_t count(const Counts& counts) const { return axis == Axis::fixed ? fixed_count : counts.along(axis); }
 };
 
 struct OpContext;

@@ -116,8 +116,7 @@ QkvRows qkv_rows(const ModelConfig& m) {
   return rows;
 }
 
-ValueId attention(GraphContext& context, int64_t layer, ValueId x,
-                  const std::vector<ValueId>& rope_tables) {
+ValueId attention(GraphContext& context, int64_t layer, ValueId x, const std::vector<ValueId>& rope_tables) {
   const ModelConfig& m = context.config;
   const LayerConfig& shape = m.layer[static_cast<size_t>(layer)];
   ProgramBuilder& builder = *context.builder;

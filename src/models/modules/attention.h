@@ -8,8 +8,8 @@
 
 namespace kvasir::models {
 
-// Projections, q/k norms, rope, append, attend: x [tokens, hidden] -> [tokens, heads, head_dim]. `rope_tables`
-// has one table per ModelConfig::ropes entry.
+// Projections, q/k norms, rope, append, attend: x [tokens, hidden] -> [tokens, heads, head_dim].
+// `rope_tables` has one table per ModelConfig::ropes entry.
 program::ValueId attention(GraphContext& context, int64_t layer, program::ValueId x,
                            const std::vector<program::ValueId>& rope_tables);
 

@@ -60,7 +60,8 @@ ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
   } else {
     std::vector<VectorPart> bias;
     if (m.mlp_bias) bias = {{p + m.names.up + ".bias", I, {}}};
-    const ValueId up = Linear(context, {{p + m.names.up, I, m.hidden, {}}}, bias, inputs).apply(context, "up", x);
+    const ValueId up =
+        Linear(context, {{p + m.names.up, I, m.hidden, {}}}, bias, inputs).apply(context, "up", x);
     ops::XieluParameters parameters;
     if (m.activation == ops::ActivationFunction::xielu) parameters = xielu(context, p + m.names.activation);
     activated = ops::activation(*context.builder, m.activation, up, std::nullopt, isa, parameters);

@@ -80,8 +80,10 @@ ValueId moe(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
     const StoredMatrix gate_up =
         context.weights.matrices({parts.gate, parts.up}, ops::PartOrder::interleaved).front();
     const StoredMatrix down = context.weights.matrices({parts.down}).front();
-    const ops::ActivationMode up_mode = mode_of(context, gate_up.format, parts.gate.path, mlp_inputs(context, layer));
-    const ops::ActivationMode down_mode = mode_of(context, down.format, parts.down.path, mlp_inputs(context, layer));
+    const ops::ActivationMode up_mode =
+        mode_of(context, gate_up.format, parts.gate.path, mlp_inputs(context, layer));
+    const ops::ActivationMode down_mode =
+        mode_of(context, down.format, parts.down.path, mlp_inputs(context, layer));
     if (e > 0 && (up_mode != options.gate_up_mode || down_mode != options.down_mode))
       throw_error(ErrorCode::unsupported,
                   "{}: experts of one layer are stored in formats that want different activations; choose "

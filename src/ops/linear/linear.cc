@@ -47,7 +47,8 @@ class Linear final : public program::Op {
     program::OpCost cost;
     for (const PlacedPart& p : parts_) {
       cost.bytes += static_cast<double>(p.part.weight->bytes());
-      cost.operations += 2.0 * static_cast<double>(rows) * static_cast<double>(p.part.weight->rows()) * static_cast<double>(cols_);
+      cost.operations += 2.0 * static_cast<double>(rows) * static_cast<double>(p.part.weight->rows()) *
+                         static_cast<double>(cols_);
     }
     return cost;
   }

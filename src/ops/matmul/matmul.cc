@@ -85,8 +85,8 @@ void matmul(const Matmul& product, int member, int members) {
   const int64_t rows = product.input.rows;
   const bool by_rows = units < 4 * members && rows >= kRowGrain * members;
   const auto multiply = [&](int64_t begin, int64_t end) {
-    const WorkRange share = by_rows ? split_work(rows, members, member, kRowGrain)
-                                    : split_work(end - begin, members, member);
+    const WorkRange share =
+        by_rows ? split_work(rows, members, member, kRowGrain) : split_work(end - begin, members, member);
     if (share.begin >= share.end || rows == 0) return;
     if (by_rows)
       function(call, begin, end, share.begin * call.planes, share.end * call.planes);

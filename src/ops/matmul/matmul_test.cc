@@ -142,6 +142,36 @@ TEST_P(EveryFormat, BitsDoNotDependOnRowsOrThreads) {
 INSTANTIATE_TEST_SUITE_P(Formats, EveryFormat, testing::ValuesIn(weight_cases()),
                          [](const auto& test) { return case_name(test.param); });
 
+// A row of int16 holds the codes of int8 first: the coarse rows of a weight read only those.
+TEST(Matmul, CoarseRowsAreThoseOfInt8TheOthersThoseOfInt16) {
+  ThreadTeam team(2);
+  const int64_t rows = 70, cols = 352, out = 83;
+  const RandomWeight weight(StorageFormat::q4_1, out, cols, 3);
+  PackedWeight packed(weight.source(), team);
+  const std::vector<float> input = random_rows(rows, cols, 5), bias = random_rows(1, out, 6);
+  for (IsaLevel isa : levels()) {
+    const Prepared coarse(ActivationMode::int8, input, rows, cols, isa),
+        fine(ActivationMode::int16, input, rows, cols, isa);
+    Matmul base;
+    base.bias = bias.data();
+    const std::vector<float> int8 = multiply(packed.matrix, coarse.view, isa, 1, base),
+                             int16 = multiply(packed.matrix, fine.view, isa, 1, base);
+    ASSERT_NE(int8, int16);
+    for (int64_t coarse_rows : {int64_t{16}, int64_t{48}, out})
+      for (int threads : {1, 2, 5})
+        for (int64_t count : {int64_t{1}, int64_t{3}, rows}) {
+          base.coarse_rows = coarse_rows;
+          const std::vector<float> got =
+              multiply(packed.matrix, slice(fine.view, 0, count), isa, threads, base);
+          for (size_t i = 0; i < got.size(); ++i) {
+            const bool from_int8 = static_cast<int64_t>(i) % out < coarse_rows;
+            ASSERT_EQ(got[i], (from_int8 ? int8 : int16)[i])
+                << name(isa) << " " << coarse_rows << " element " << i;
+          }
+        }
+  }
+}
+
 TEST(Matmul, AddsBiasThenResidual) {
   ThreadTeam team(1);
   const int64_t rows = 5, cols = 64, out = 37;
