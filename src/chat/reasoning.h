@@ -32,7 +32,6 @@ class ReasoningSplitter {
   std::vector<OutputPiece> push(std::string_view text);
   // What was held back: an unfinished marker is text.
   std::vector<OutputPiece> finish();
-  bool reasoning() const { return reasoning_; }
 
  private:
   ReasoningFormat format_;

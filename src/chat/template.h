@@ -46,8 +46,9 @@ struct RenderRequest {
 // template, the line and the cause; details() shows that line of the template.
 class TemplateError : public Error {
  public:
-  TemplateError(ErrorCode code, std::string message, std::string details, int line, jinja::FailureKind kind)
-      : Error(code, std::move(message), std::move(details)), line_(line), kind_(kind) {}
+  TemplateError(ErrorCode code, const std::string& message, std::string details, int line,
+                jinja::FailureKind kind)
+      : Error(code, message, std::move(details)), line_(line), kind_(kind) {}
   int line() const { return line_; }
   jinja::FailureKind kind() const { return kind_; }
 

@@ -1,9 +1,6 @@
 #include "cli/batch.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <memory>
 
@@ -15,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
+#include "hub/digest.h"
 
 namespace kvasir::cli {
 namespace {
@@ -23,15 +21,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostInput = size_t{4} << 30;
 constexpr int kDefaultRows = 8;
-
-std::string sha256(std::string_view text) {
-  std::array<unsigned char, 32> digest{};
-  unsigned length = 0;
-  KVASIR_CHECK(EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha256(), nullptr) == 1);
-  std::string hex;
-  for (const unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
-  return hex;
-}
 
 // All that a line's answer depends on beside the model: equal text, equal answer.
 std::string canonical(const BatchLine& line, const std::vector<int32_t>& ids, int64_t context) {
@@ -55,7 +44,7 @@ std::string canonical(const BatchLine& line, const std::vector<int32_t>& ids, in
   for (const auto& [id, value] : s.logit_bias) json["bias"].push_back({id, value});
   for (const engine::SamplerStage stage : s.order) json["order"].push_back(engine::name(stage));
   json["id"] = line.id;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 // What is known of a line before it runs.
@@ -86,7 +75,8 @@ class Batch {
     const size_t first = output.kept().size();
     size_t next = first, finished = first, refused = 0;
     int64_t tokens = 0;
-    std::vector<size_t> numbers;  // of the requests that run, in order
+    std::vector<Json> heads;  // of the answers to the requests that run, in order
+    std::vector<size_t> numbers;
     std::vector<uint64_t> seeds;
     Progress progress("answering");
     const auto start = std::chrono::steady_clock::now();
@@ -98,11 +88,12 @@ class Batch {
         const auto length = static_cast<int64_t>(ids.size());
         const int64_t limit = model_->engine().context_limit();
         if (length > limit || (length == limit && line.options.max_tokens != 0)) {
-          output.put(number, refusal(number, line, length, limit));
+          output.put(number, refusal(number, head(number, line.id), length, limit));
           ++refused;
           ++finished;
           continue;
         }
+        heads.push_back(head(number, line.id));
         numbers.push_back(number);
         seeds.push_back(line.options.sampling.seed);
         return request(std::move(line), std::move(ids));
@@ -112,7 +103,7 @@ class Batch {
     auto done = [&](size_t index, const engine::TextOutcome& outcome) {
       if (outcome.outcome.reason == engine::FinishReason::cancelled) return;
       const size_t number = numbers[index];
-      output.put(number, answer(number, outcome, seeds[index]));
+      output.put(number, answer(number, std::move(heads[index]), outcome, seeds[index]));
       tokens += outcome.outcome.timings.completion_tokens;
       progress.update(static_cast<double>(++finished - first), static_cast<double>(items_.size() - first));
     };
@@ -163,12 +154,11 @@ class Batch {
       } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{}: {}", item.where(run_), error.what()), error.details());
       }
-      if (ids.empty()) throw_error(ErrorCode::invalid_input, "{}: the prompt is empty", item.where(run_));
       item.prompt_tokens = static_cast<int64_t>(ids.size());
       item.max_tokens = line.options.max_tokens;
       if (!line.options.sampling.logit_bias.empty())
         item.largest_bias = line.options.sampling.logit_bias.rbegin()->first;
-      item.digest = sha256(canonical(line, ids, context_));
+      item.digest = hub::sha256(canonical(line, ids, context_));
       progress.update(static_cast<double>(number), static_cast<double>(items_.size()));
       if (interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
     }
@@ -180,17 +170,12 @@ class Batch {
     options.load.rows =
         static_cast<int>(std::min<size_t>(static_cast<size_t>(options.load.rows), items_.size()));
     rows_ = options.load.rows;
-    if (context_ == 0) {
-      constexpr int64_t kMost = int64_t{1} << 40;
+    if (context_ == 0)
       for (const Item& item : items_)
         options.context_hint =
-            std::max(options.context_hint, item.prompt_tokens + std::min(item.max_tokens, kMost) + 1);
-    }
+            std::max(options.context_hint, tokens_needed(item.prompt_tokens, item.max_tokens));
     Progress loading("loading");
-    options.load.progress = [&](size_t done, size_t total) {
-      loading.update(static_cast<double>(done), static_cast<double>(total));
-      return !interrupted();
-    };
+    options.load.progress = loading.callback();
     model_ = engine::TextModel::open(path_, text_, options);
     const int64_t vocab = model_->engine().model().info().vocab;
     for (const Item& item : items_)
@@ -200,7 +185,7 @@ class Batch {
   }
 
   std::string key(size_t number) const {
-    return sha256(model_->engine().model().numerics_key().hex() + items_[number].digest).substr(0, 16);
+    return hub::sha256(model_->engine().model().numerics_key().hex() + items_[number].digest).substr(0, 16);
   }
 
   void check_kept(const BatchOutput& output) const {
@@ -239,8 +224,7 @@ class Batch {
     return json;
   }
 
-  std::string answer(size_t number, const engine::TextOutcome& outcome, uint64_t seed) const {
-    Json json = head(number, parse(number).id);
+  std::string answer(size_t number, Json json, const engine::TextOutcome& outcome, uint64_t seed) const {
     json.update(answer_json(*model_, outcome, seed));
     // All that is left is the same in every run.
     json.erase("timings");
@@ -249,8 +233,7 @@ class Batch {
     return json_line(json);
   }
 
-  std::string refusal(size_t number, const BatchLine& line, int64_t length, int64_t limit) const {
-    Json json = head(number, line.id);
+  std::string refusal(size_t number, Json json, int64_t length, int64_t limit) const {
     json["error"] = {
         {"code", "context_exceeded"},
         {"message", fmt::format("the prompt has {} tokens and the context holds {}", length, limit)}};

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "cli/output.h"
 #include "engine/rng.h"
 
 namespace kvasir::cli {
@@ -49,8 +50,7 @@ class Reader {
 
   [[noreturn]] void refuse(std::string_view key, const std::string& expected) const {
     throw_error(ErrorCode::invalid_input, "{}: \"{}\" is {}, expected {}", where_, key,
-                printable(json_.at(std::string(key)).dump(-1, ' ', false, Json::error_handler_t::replace)),
-                expected);
+                printable(json_text(json_.at(std::string(key)))), expected);
   }
 
   template <typename T>
@@ -120,10 +120,6 @@ void read_bias(const Reader& reader, std::map<int32_t, float>& bias) {
 }
 
 }  // namespace
-
-std::span<const std::string_view> batch_keys() {
-  return kKeys;
-}
 
 BatchLine parse_batch_line(std::string_view text, const std::string& where, uint64_t number,
                            const BatchDefaults& defaults) {
@@ -237,7 +233,9 @@ std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::Text
       throw_error(ErrorCode::invalid_input, "a system message needs a chat template, and {}",
                   line.options.raw ? "raw asks for none" : "this model has none");
     if (!line.tools.is_null()) throw_error(ErrorCode::invalid_input, "tools need a chat template");
-    return engine::encode_prompt(text, line.prompt, false);
+    std::vector<int32_t> ids = engine::encode_prompt(text, line.prompt, false);
+    if (ids.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty");
+    return ids;
   }
   if (messages.is_null()) {
     if (line.prompt.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty");
@@ -247,6 +245,11 @@ std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::Text
     messages.push_back({{"role", "user"}, {"content", line.prompt}});
   }
   return engine::encode_prompt(text, text.render(messages, line.tools, line.options.variables), true);
+}
+
+int64_t tokens_needed(int64_t prompt_tokens, int64_t max_tokens) {
+  constexpr int64_t kUnbounded = int64_t{1} << 40;  // no context is longer; adding to it cannot overflow
+  return prompt_tokens + std::min(max_tokens, kUnbounded) + 1;
 }
 
 std::vector<LineSpan> split_lines(std::string_view text) {

@@ -36,15 +36,15 @@ struct BatchLine {
   BatchDefaults options;  // those of the command line with the line's own
 };
 
-// The keys that a line may have, for messages and documentation.
-std::span<const std::string_view> batch_keys();
-
 // One line. Throws Error{invalid_input} "<where>: <what>", where `where` is "FILE line N".
 BatchLine parse_batch_line(std::string_view text, const std::string& where, uint64_t number,
                            const BatchDefaults& defaults);
 
 // Its prompt as tokens: rendered with the checkpoint's template unless raw (or there is none).
 std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text);
+
+// Tokens of context that a prompt and its answer may take.
+int64_t tokens_needed(int64_t prompt_tokens, int64_t max_tokens);
 
 // Where each line of `text` that is not blank begins and ends, with its number from 1.
 struct LineSpan {

@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/limits_report.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/engine.h"
 
@@ -259,7 +260,7 @@ int bench(const BenchFlags& flags) {
   out["peak_resident_bytes"] = peak_resident_bytes();
 
   if (flags.json) {
-    std::printf("%s\n", out.dump(1).c_str());
+    print_json(out, 1);
     return kExitDone;
   }
   std::printf("%s  (%s activations, %s, %d threads)\n", flags.load.model.c_str(),
@@ -298,7 +299,7 @@ void add_bench(CLI::App& app, Invocation& invocation) {
             "Counted runs, after one that warms up; the median counts (default 3)", 1, 1000);
   command->add_flag("--profile", flags->profile,
                     "A table of ops: time, bytes, operations, fraction of the limit");
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_json(*command, flags->json);
   command->footer("Example: kvasir bench smollm2 -p 512 -n 64 -t 2 --batch 4");
   command->callback([flags, &invocation] { invocation.work = [flags] { return bench(*flags); }; });
 }

@@ -182,7 +182,7 @@ class Conversation {
       return;
     }
     store().save(name, "", context_.tokens, context_.sequence,
-                 Json({{"messages", messages_}, {"system", system_}}).dump());
+                 json_text({{"messages", messages_}, {"system", system_}}));
     note(flags_, "(saved as {}, {} tokens)", printable(name), context_.tokens.size());
   }
 
@@ -248,7 +248,7 @@ class Conversation {
     engine::TextRequest request;
     request.prompt = fitting_prompt(prompt);
     request.sampling = sampling_;
-    if (!flags_.sampling.has_seed && !seed_set_) request.sampling.seed = turn_seed_++;
+    if (!flags_.sampling.seed && !seed_set_) request.sampling.seed = turn_seed_++;
     request.max_tokens = max_tokens_;
     request.stop = flags_.stop;
     request.shown_special = markers_;
@@ -336,10 +336,7 @@ class Conversation {
                             {"dropped", d->dropped}};
     }
     if (flags_.json) {
-      std::printf("%s\n",
-                  Json({{"context_used", context_.tokens.size()}, {"pools", pools}, {"prefixes", prefixes}})
-                      .dump()
-                      .c_str());
+      print_json({{"context_used", context_.tokens.size()}, {"pools", pools}, {"prefixes", prefixes}});
       std::fflush(stdout);
       return;
     }
@@ -432,7 +429,7 @@ class Conversation {
     if (text.empty()) {
       note(flags_, "temperature={} top_k={} top_p={} min_p={} max_tokens={} seed={}", sampling_.temperature,
            sampling_.top_k, sampling_.top_p, sampling_.min_p, max_tokens_, sampling_.seed);
-      for (const auto& [key, value] : variables_.items()) note(flags_, "{}={}", key, value.dump());
+      for (const auto& [key, value] : variables_.items()) note(flags_, "{}={}", key, json_text(value));
       return;
     }
     const size_t equals = text.find('=');
@@ -506,10 +503,7 @@ int chat(const ChatFlags& flags) {
   options.checkpoints = true;
   flags.prefixes.apply(options, true);
   Progress loading("loading");
-  options.load.progress = [&](size_t done, size_t total) {
-    loading.update(static_cast<double>(done), static_cast<double>(total));
-    return !interrupted();
-  };
+  options.load.progress = loading.callback();
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::TextSide text = engine::TextSide::open(path);
   if (!text.has_template())
@@ -529,7 +523,7 @@ int chat(const ChatFlags& flags) {
                 static_cast<long long>(model->engine().context_limit()));
   Conversation conversation(*model, flags);
   if (!flags.resume.empty()) conversation.load(flags.resume);
-  LineEditor editor(flags.no_history ? std::filesystem::path() : default_history_file());
+  LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {
     if (!terminal && interrupted()) return kExitInterrupted;
     const std::optional<std::string> line = editor.read("> ");

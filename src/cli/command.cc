@@ -60,6 +60,19 @@ void collect_option_names(const CLI::App& app, std::vector<std::string>& names) 
 
 }  // namespace
 
+const CLI::App& chosen_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+std::string words_of(const CLI::App& command, char joint) {
+  std::string words;
+  for (const CLI::App* at = &command; at->get_parent() != nullptr; at = at->get_parent())
+    words = at->get_name() + (words.empty() ? "" : joint + words);
+  return words;
+}
+
 std::string nearest_option(const CLI::App& app, const std::string& unknown) {
   std::string bare = unknown.substr(0, unknown.find('='));
   std::vector<std::string> names;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <set>
 #include <string>
 
 namespace kvasir::cli {
@@ -10,6 +11,10 @@ namespace kvasir::cli {
 // What a verb's callback leaves for main(): the work to do after parsing, whose result is the exit status.
 struct Invocation {
   std::function<int()> work;
+  std::set<const CLI::Option*>
+      defaulted;  // set by environment or configuration file, not by the user's words
+
+  bool given(const CLI::Option& option) const { return option.count() > 0 && !defaulted.contains(&option); }
 };
 
 // Exit statuses that scripts rely on.
@@ -39,6 +44,11 @@ void add_rm(CLI::App& app, Invocation& invocation);
 void add_synth(CLI::App& app, Invocation& invocation);
 void add_tokenize(CLI::App& app, Invocation& invocation);
 void add_version(CLI::App& app, Invocation& invocation);
+
+// The command that the parser found, however deep (`eval logits`); `app` itself when none was given.
+const CLI::App& chosen_command(const CLI::App& app);
+// The words by which a command is called, those of its parents first, joined: "eval logits".
+std::string words_of(const CLI::App& command, char joint = ' ');
 
 // Closest of an application's (or subcommand's) option names to one that it does not know, for "did you
 // mean".

@@ -1,9 +1,9 @@
 #include "cli/config_file.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 
@@ -161,11 +161,6 @@ class Parser {
   int line_ = 1;
 };
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
 }  // namespace
 
 std::vector<ConfigEntry> parse_config(std::string_view text, const std::string& file) {
@@ -173,14 +168,12 @@ std::vector<ConfigEntry> parse_config(std::string_view text, const std::string& 
 }
 
 bool config_path_is_given() {
-  return !variable("KVASIR_CONFIG").empty();
+  return !environment("KVASIR_CONFIG").empty();
 }
 
 fs::path config_path() {
-  if (config_path_is_given()) return variable("KVASIR_CONFIG");
-  std::string folder = variable("XDG_CONFIG_HOME");
-  if (folder.empty()) folder = variable("HOME") + "/.config";
-  return fs::path(folder) / "kvasir" / "config.toml";
+  if (config_path_is_given()) return environment("KVASIR_CONFIG");
+  return user_folder("XDG_CONFIG_HOME", ".config") / "kvasir" / "config.toml";
 }
 
 std::vector<ConfigEntry> read_config() {

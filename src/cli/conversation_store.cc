@@ -1,17 +1,19 @@
 #include "cli/conversation_store.h"
 
 #include <cstdio>
-#include <cstdlib>
+
+#include "base/environment.h"
 
 #include "engine/store_options.h"
 
 namespace kvasir::cli {
 
+std::filesystem::path state_folder() {
+  return user_folder("XDG_STATE_HOME", ".local/state") / "kvasir";
+}
+
 std::filesystem::path default_store_folder() {
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0')
-    return std::filesystem::path(state) / "kvasir" / "kv";
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".local" / "state" / "kvasir" / "kv";
+  return state_folder() / "kv";
 }
 
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::TextModel& model) {

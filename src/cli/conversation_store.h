@@ -10,7 +10,8 @@
 
 namespace kvasir::cli {
 
-std::filesystem::path default_store_folder();  // $XDG_STATE_HOME/kvasir/kv, else ~/.local/state/kvasir/kv
+std::filesystem::path state_folder();          // $XDG_STATE_HOME/kvasir, else ~/.local/state/kvasir
+std::filesystem::path default_store_folder();  // kv in it
 
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::Engine& engine,
                                           const std::string& model_name);

@@ -1,9 +1,12 @@
 #include "cli/defaults.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <set>
+#include <climits>
+#include <map>
+#include <optional>
 
+#include "base/ascii.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "cli/command.h"
 
@@ -63,22 +66,6 @@ std::string long_name(const CLI::Option& option) {
   return names.empty() ? std::string() : names.front();
 }
 
-std::string upper(std::string text) {
-  for (char& c : text) c = c == '-' ? '_' : (c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c);
-  return text;
-}
-
-std::string variable(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value == nullptr ? std::string() : std::string(value);
-}
-
-CLI::App* chosen(CLI::App& app) {
-  CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  return command;
-}
-
 // As words of a command line.
 std::vector<std::string> as_words(const CLI::Option& option, const std::vector<std::string>& values) {
   std::vector<std::string> out;
@@ -93,13 +80,6 @@ std::vector<std::string> as_words(const CLI::Option& option, const std::vector<s
     else
       out.push_back("--" + name + "=" + value);
   }
-  return out;
-}
-
-std::string section_of(const CLI::App& app, const CLI::App* command) {
-  std::string out;
-  for (; command != &app; command = command->get_parent())
-    out = command->get_name() + (out.empty() ? "" : "." + out);
   return out;
 }
 
@@ -121,6 +101,68 @@ const ConfigEntry* find_entry(const std::vector<ConfigEntry>& entries, const std
   return found;
 }
 
+// A value for a flag that the words do not give.
+struct Default {
+  CLI::Option* option;
+  std::vector<std::string> words;  // of the command line; none for a flag that is off
+  int place;                       // 0: environment, 1: the command's section, 2: above all sections
+};
+
+// From the environment, else from the file; nothing where neither knows the flag.
+std::optional<Default> default_of(CLI::Option& option, const std::vector<ConfigEntry>& entries,
+                                  const std::string& section, const std::string& file) {
+  for (const std::string& name : option.get_lnames()) {
+    // KVASIR_CONFIG names the file itself.
+    const std::string value = name == "config" ? std::string() : environment(environment_name(name));
+    if (value.empty()) continue;
+    if (changes_numerics(name))
+      throw_error(ErrorCode::invalid_input,
+                  "{} is set, and no environment variable may change numerics: give --{}, or '{}' in {}",
+                  environment_name(name), name, name, file);
+    return Default{&option, as_words(option, {value}), 0};
+  }
+  const ConfigEntry* entry = find_entry(entries, section, option);
+  if (entry == nullptr) return std::nullopt;
+  if (entry->is_list && option.get_expected_max() <= 1)
+    throw_error(ErrorCode::invalid_input, "{}:{}: --{} takes one value, not a list", printable(file),
+                entry->line, long_name(option));
+  return Default{&option, as_words(option, entry->values), entry->section.empty() ? 2 : 1};
+}
+
+// Those that the words, and defaults of a higher place, leave room for.
+std::vector<Default> applicable(std::vector<Default> defaults) {
+  std::stable_sort(defaults.begin(), defaults.end(),
+                   [](const Default& a, const Default& b) { return a.place < b.place; });
+  std::map<const CLI::Option*, int> place;  // of what is set so far; the words': -1
+  const auto place_of = [&](const CLI::Option* option) {
+    if (option->count() > 0) return -1;
+    const auto at = place.find(option);
+    return at == place.end() ? INT_MAX : at->second;
+  };
+  std::vector<Default> out;
+  for (Default& one : defaults) {
+    if (one.words.empty()) continue;
+    const std::set<CLI::Option*>& excludes = one.option->get_excludes();
+    const bool in_the_way = std::any_of(excludes.begin(), excludes.end(), [&](const CLI::Option* other) {
+      return place_of(other) < one.place;
+    });
+    if (in_the_way) continue;
+    place[one.option] = one.place;
+    out.push_back(std::move(one));
+  }
+  // Dropping one may take away what another needs.
+  const auto lacks = [&](const Default& one) {
+    const std::set<CLI::Option*>& needs = one.option->get_needs();
+    return std::any_of(needs.begin(), needs.end(),
+                       [&](const CLI::Option* other) { return place_of(other) == INT_MAX; });
+  };
+  for (auto at = out.begin(); (at = std::find_if(out.begin(), out.end(), lacks)) != out.end();) {
+    place.erase(at->option);
+    out.erase(at);
+  }
+  return out;
+}
+
 }  // namespace
 
 bool changes_numerics(const std::string& flag) {
@@ -130,7 +172,9 @@ bool changes_numerics(const std::string& flag) {
 }
 
 std::string environment_name(const std::string& flag) {
-  return "KVASIR_" + upper(flag.substr(flag.find_first_not_of('-')));
+  std::string name = ascii_upper(flag.substr(flag.find_first_not_of('-')));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return "KVASIR_" + name;
 }
 
 void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const std::string& file) {
@@ -145,14 +189,13 @@ void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const 
       return name.erase(0, std::min(name.size(), name.find_first_not_of('-')));
     };
     if (entry.section.empty()) {
+      if (std::any_of(commands.begin(), commands.end(),
+                      [&](CLI::App* command) { return option_of(*command, entry.key) != nullptr; }))
+        continue;
       std::string near;
-      bool known = false;
-      for (CLI::App* command : commands) {
-        known |= option_of(*command, entry.key) != nullptr;
-        if (near.empty()) near = bare(nearest_option(*command, "--" + entry.key));
-      }
-      if (!known) fail(fmt::format("no command has a flag '{}'", printable(entry.key)), near);
-      continue;
+      for (size_t i = 0; i < commands.size() && near.empty(); ++i)
+        near = bare(nearest_option(*commands[i], "--" + entry.key));
+      fail(fmt::format("no command has a flag '{}'", printable(entry.key)), near);
     }
     CLI::App* command = command_of(app, entry.section);
     if (command == nullptr)
@@ -163,7 +206,7 @@ void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const 
   }
 }
 
-void parse_with_defaults(CLI::App& app, const std::vector<std::string>& words) {
+std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vector<std::string>& words) {
   // Which command is meant: the first words that are commands.
   CLI::App* command = &app;
   size_t depth = 0;
@@ -177,19 +220,22 @@ void parse_with_defaults(CLI::App& app, const std::vector<std::string>& words) {
   const bool help = std::any_of(words.begin(), words.end(), [](const std::string& w) {
     return w == "--help" || w == "-h" || w == "--help-all";
   });
-  if (command == &app || help || is_exempt(words.front())) return parse_words(app, words);
+  if (command == &app || help || is_exempt(words.front())) {
+    parse_words(app, words);
+    return {};
+  }
 
   const std::vector<ConfigEntry> entries = read_config();
   const std::string file = config_path().string();
   check_config(app, entries, file);
-  const std::string section = section_of(app, command);
+  const std::string section = words_of(*command, '.');
   std::vector<CLI::Option*> options;
   collect_options(*command, &options);
   // A MODEL that has a default need not be given.
   std::vector<std::string> model;
   CLI::Option* positional = command->get_option_no_throw("MODEL");
   if (positional != nullptr && positional->get_required()) {
-    const std::string value = variable("KVASIR_MODEL");
+    const std::string value = environment("KVASIR_MODEL");
     const ConfigEntry* entry = find_entry(entries, section, *positional);
     if (!value.empty())
       model = {value};
@@ -198,35 +244,23 @@ void parse_with_defaults(CLI::App& app, const std::vector<std::string>& words) {
     if (!model.empty()) positional->required(false);
   }
   parse_words(app, words);
-  command = chosen(app);
 
-  std::vector<std::string> extra;
+  std::vector<Default> defaults;
   for (CLI::Option* option : options) {
     const std::string name = long_name(*option);
     if (name.empty() || is_action(name) || option->count() > 0) continue;
-    std::vector<std::string> values;
-    for (const std::string& alias : option->get_lnames()) {
-      // KVASIR_CONFIG names the file itself.
-      const std::string value = alias == "config" ? std::string() : variable(environment_name(alias));
-      if (value.empty()) continue;
-      if (changes_numerics(alias))
-        throw_error(ErrorCode::invalid_input,
-                    "{} is set, and no environment variable may change numerics: give --{}, or '{}' in {}",
-                    environment_name(alias), alias, alias, file);
-      values = {value};
-    }
-    if (values.empty()) {
-      const ConfigEntry* entry = find_entry(entries, section, *option);
-      if (entry == nullptr) continue;
-      if (entry->is_list && option->get_expected_max() <= 1)
-        throw_error(ErrorCode::invalid_input, "{}:{}: --{} takes one value, not a list", printable(file),
-                    entry->line, name);
-      values = entry->values;
-    }
-    for (std::string& word : as_words(*option, values)) extra.push_back(std::move(word));
+    if (std::optional<Default> one = default_of(*option, entries, section, file))
+      defaults.push_back(std::move(*one));
+  }
+  std::vector<std::string> extra;
+  std::set<const CLI::Option*> set;
+  for (const Default& one : applicable(std::move(defaults))) {
+    set.insert(one.option);
+    extra.insert(extra.end(), one.words.begin(), one.words.end());
   }
   const bool add_model = positional != nullptr && positional->count() == 0 && !model.empty();
-  if (extra.empty() && !add_model) return;
+  if (add_model) set.insert(positional);
+  if (set.empty()) return set;
   // The model right behind the command's own words, the flags last: a flag that takes several values would
   // swallow words that follow it. What follows "--" is no flag.
   std::vector<std::string> all(words);
@@ -234,6 +268,7 @@ void parse_with_defaults(CLI::App& app, const std::vector<std::string>& words) {
   if (add_model) all.insert(all.begin() + static_cast<std::ptrdiff_t>(depth), model.begin(), model.end());
   try {
     parse_words(app, all);
+    return set;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) throw;
     throw Error(ErrorCode::invalid_input, fmt::format("a default from the environment or {}: {}",

@@ -26,7 +26,7 @@ class DefaultsTest : public testing::Test {
   }
   static void clear() {
     for (const char* name :
-         {"KVASIR_TEMPERATURE", "KVASIR_MODEL", "KVASIR_KV", "KVASIR_QUIET", "KVASIR_STOP"})
+         {"KVASIR_TEMPERATURE", "KVASIR_MODEL", "KVASIR_KV", "KVASIR_QUIET", "KVASIR_STOP", "KVASIR_SYSTEM"})
       unsetenv(name);
   }
   void file(const std::string& text) { std::ofstream(path_) << text; }
@@ -35,8 +35,10 @@ class DefaultsTest : public testing::Test {
     std::string model, kv;
     double temperature = 1;
     int threads = 0;
-    bool quiet = false;
+    bool quiet = false, resume = false;
     std::vector<std::string> stop;
+    std::string system, system_file;
+    std::set<std::string> defaulted;
   };
   static Result parse(const std::vector<std::string>& words) {
     Result result;
@@ -50,11 +52,15 @@ class DefaultsTest : public testing::Test {
     chat->add_option("--temperature,--temp", result.temperature, "");
     chat->add_option("--stop", result.stop, "");
     chat->add_flag("--quiet", result.quiet, "");
+    CLI::Option* system = chat->add_option("--system", result.system, "");
+    CLI::Option* system_file = chat->add_option("--system-file", result.system_file, "")->excludes(system);
+    chat->add_flag("--resume", result.resume, "")->needs(system_file);
     CLI::App* eval = app.add_subcommand("eval", "");
     CLI::App* logits = eval->add_subcommand("logits", "");
     logits->add_option("MODEL", result.model, "")->required();
     logits->add_option("--threads", result.threads, "");
-    parse_with_defaults(app, words);
+    for (const CLI::Option* option : parse_with_defaults(app, words))
+      result.defaulted.insert(option->get_name());
     return result;
   }
   static std::string error(const std::vector<std::string>& words) {
@@ -101,6 +107,37 @@ TEST_F(DefaultsTest, KindsOfFlags) {
   EXPECT_EQ(parse({"chat"}).model, "env");
   setenv("KVASIR_QUIET", "true", 1);
   EXPECT_TRUE(parse({"chat"}).quiet);
+}
+
+TEST_F(DefaultsTest, GiveWayToWhatTheyExclude) {
+  file("[chat]\nsystem = \"from the file\"\n");
+  EXPECT_EQ(parse({"chat", "m"}).system, "from the file");
+  EXPECT_EQ(parse({"chat", "m", "--system-file", "f"}).system, "");
+  EXPECT_EQ(parse({"chat", "m", "--system-file", "f"}).system_file, "f");
+  // Of two defaults, the one of the higher place counts.
+  file("system = \"above\"\n[chat]\nsystem-file = \"own\"\n");
+  EXPECT_EQ(parse({"chat", "m"}).system, "");
+  EXPECT_EQ(parse({"chat", "m"}).system_file, "own");
+  setenv("KVASIR_SYSTEM", "environment", 1);
+  EXPECT_EQ(parse({"chat", "m"}).system, "environment");
+  EXPECT_EQ(parse({"chat", "m"}).system_file, "");
+  // In one place, they contradict each other.
+  clear();
+  file("[chat]\nsystem = \"a\"\nsystem-file = \"b\"\n");
+  EXPECT_NE(error({"chat", "m"}).find(path_), std::string::npos);
+  // What needs a flag that is not set is left out; with it, it counts.
+  file("[chat]\nresume = true\n");
+  EXPECT_FALSE(parse({"chat", "m"}).resume);
+  EXPECT_TRUE(parse({"chat", "m", "--system-file", "f"}).resume);
+  file("[chat]\nresume = true\nsystem-file = \"own\"\n");
+  EXPECT_TRUE(parse({"chat", "m"}).resume);
+  EXPECT_FALSE(parse({"chat", "m", "--system", "x"}).resume);
+}
+
+TEST_F(DefaultsTest, WhatTheyHaveSetIsTold) {
+  file("threads = 3\n[chat]\ntemperature = 0.5\nmodel = \"smol\"\n");
+  EXPECT_EQ(parse({"chat", "--temperature", "1"}).defaulted, (std::set<std::string>{"MODEL", "--threads"}));
+  EXPECT_EQ(parse({"chat", "m", "-t", "1", "--temp", "1"}).defaulted, std::set<std::string>{});
 }
 
 TEST_F(DefaultsTest, Refused) {

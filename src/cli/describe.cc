@@ -69,7 +69,10 @@ std::string CommandDescription::words() const {
 }
 
 CommandDescription describe(const CLI::App& app) {
-  return describe_under(app, {});
+  std::vector<std::string> parents;
+  for (const CLI::App* at = app.get_parent(); at != nullptr; at = at->get_parent())
+    parents.insert(parents.begin(), at->get_name());
+  return describe_under(app, std::move(parents));
 }
 
 std::string wrap(const std::string& text, size_t indent, size_t width) {

@@ -34,6 +34,7 @@ struct CommandDescription {
   std::string words() const;  // "kvasir eval logits"
 };
 
+// Of the program or one of its commands.
 CommandDescription describe(const CLI::App& app);
 
 // Help of at most a screen: groups that several verbs share are named only, unless `all`.

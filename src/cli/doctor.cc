@@ -9,6 +9,8 @@
 #include "cli/defaults.h"
 #include "cli/limits_report.h"
 #include "cli/model_names.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/starter_models.h"
 #include "cli/version.h"
 #include "hub/settings.h"
@@ -44,7 +46,7 @@ Json version_json() {
 
 int version(bool json) {
   if (json) {
-    std::printf("%s\n", version_json().dump().c_str());
+    print_json(version_json());
     return kExitDone;
   }
   std::printf("kvasir %s (%s, %s build; device: cpu)\n", kVersion, kCompiler, kBuildType);
@@ -108,7 +110,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
   out["problems"] = problems;
   if (!quick) out["limits"] = measured_limits(default_threads(topology));
   if (json) {
-    std::printf("%s\n", out.dump(1).c_str());
+    print_json(out, 1);
     return kExitDone;
   }
   std::printf("kvasir %s, %s, %s build\n", kVersion, kCompiler, kBuildType);
@@ -124,7 +126,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
               static_cast<double>(topology.available_bytes) / 1e9);
   if (!quick)
     for (const auto& [key, value] : out["limits"].items())
-      std::printf("%-11s %s\n", "measured", (key + " " + value.dump()).c_str());
+      std::printf("%-11s %s\n", "measured", (key + " " + json_text(value)).c_str());
   std::printf("models      %s\n", models_folder().c_str());
   if (out.contains("hub"))
     std::printf("hub         %s, cache %s, %s%s\n", out["hub"]["endpoint"].get<std::string>().c_str(),
@@ -136,7 +138,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
   std::printf("config      %s%s\n", config_path().c_str(),
               out["config_file_exists"].get<bool>() ? "" : " (none there)");
   for (const auto& [key, value] : out["config"].items())
-    std::printf("            %s = %s\n", key.c_str(), value.dump().c_str());
+    std::printf("            %s = %s\n", key.c_str(), json_text(value).c_str());
   for (const auto& problem : problems) std::printf("note        %s\n", problem.get<std::string>().c_str());
   return kExitDone;
 }
@@ -146,7 +148,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
 void add_version(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("version", "Version and build");
-  command->add_flag("--json", *json, "Machine-readable output");
+  add_json(*command, *json);
   command->footer("Example: kvasir version --json");
   command->callback([json, &invocation] { invocation.work = [json] { return version(*json); }; });
 }
@@ -156,7 +158,7 @@ void add_doctor(CLI::App& app, Invocation& invocation) {
   auto quick = std::make_shared<bool>(false);
   CLI::App* command =
       app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
-  command->add_flag("--json", *json, "Machine-readable output");
+  add_json(*command, *json);
   command->add_flag("--quick", *quick, "Measure nothing");
   command->footer("Example: kvasir doctor --json > machine.json");
   command->callback([json, quick, &app, &invocation] {

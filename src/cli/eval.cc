@@ -6,21 +6,20 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/eval.h"
+#include "cli/eval_rows.h"
 #include "cli/flags.h"
-#include "cli/input.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/logit_run.h"
-#include "engine/text_model.h"
 
 namespace kvasir::cli {
 namespace {
 
 struct PerplexityFlags {
   LoadFlags load;
-  std::string file;
-  std::string tokens;
+  EvalText text;
   int64_t window = 512;
   bool json = false;
 };
@@ -32,45 +31,31 @@ int eval_perplexity(const PerplexityFlags& flags) {
     throw_error(ErrorCode::invalid_input, "--window must be from 2 to the context ({}), got {}",
                 options.load.context, flags.window);
   options.load.logits = std::min(kLogitRows, options.load.chunk);
-  std::vector<int32_t> ids;
-  std::unique_ptr<engine::TextModel> text_model;
-  std::unique_ptr<engine::Engine> plain;
-  engine::Engine* engine = nullptr;
-  std::optional<int32_t> bos;
-  if (!flags.tokens.empty()) {
-    ids = read_token_file(flags.tokens);
-    plain = engine::Engine::open(resolve_model(flags.load.model), options);
-    engine = plain.get();
-  } else {
-    text_model = engine::TextModel::open(resolve_model(flags.load.model), options);
-    engine = &text_model->engine();
-    ids = text_model->tokenizer().encode(read_input(flags.file, size_t{1} << 30),
-                                         {.add_special = false, .parse_special = false});
-    if (text_model->tokenizer().adds_bos()) bos = text_model->tokenizer().bos_id();
-  }
-  if (ids.size() < 2)
-    throw_error(ErrorCode::invalid_input, "the text has {} tokens: perplexity needs at least 2", ids.size());
+  const std::filesystem::path path = resolve_model(flags.load.model);
+  std::vector<std::vector<int32_t>> rows = read_rows(flags.text, flags.window, path);
+  // A token alone predicts nothing that is known.
+  if (rows.back().size() < 2) rows.pop_back();
+  if (rows.empty())
+    throw_error(ErrorCode::invalid_input, "the text has 1 token: perplexity needs at least 2");
+  size_t total = 0, before = 0;
+  for (const std::vector<int32_t>& row : rows) total += row.size();
+  Progress loading("loading");
+  options.load.progress = loading.callback();
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
+  loading.done();
   const int64_t vocab = engine->model().info().vocab;
-  // Rows of `window` tokens that do not overlap, each on its own (with BOS in front where the vocabulary
-  // wants it).
   double sum = 0, squares = 0;
   int64_t scored = 0;
-  const auto window = static_cast<size_t>(flags.window - (bos ? 1 : 0));
   Progress progress("evaluating");
-  for (size_t begin = 0; begin < ids.size(); begin += window) {
-    std::vector<int32_t> row;
-    if (bos) row.push_back(*bos);
-    row.insert(row.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
-               ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), begin + window)));
-    if (row.size() < 2) break;
+  for (const std::vector<int32_t>& row : rows) {
     engine::Context context = engine->new_context();
     engine::LogitRun run;
     run.row = &context;
     run.ids = row;
     run.cancelled = interrupted;
     run.visit = [&](int64_t position, const float* logits) {
-      progress.update(static_cast<double>(begin) + static_cast<double>(position),
-                      static_cast<double>(ids.size()));
+      progress.update(static_cast<double>(before) + static_cast<double>(position),
+                      static_cast<double>(total));
       if (static_cast<size_t>(position) + 1 >= row.size()) return;
       const std::span<const float> all(logits, static_cast<size_t>(vocab));
       const double loss =
@@ -81,21 +66,21 @@ int eval_perplexity(const PerplexityFlags& flags) {
       ++scored;
     };
     run_logits(*engine, run);
+    before += row.size();
   }
+  progress.done();
   const double mean = sum / static_cast<double>(scored);
   const double variance = squares / static_cast<double>(scored) - mean * mean;
   const double error =
       std::sqrt(std::max(0.0, variance) / static_cast<double>(std::max<int64_t>(1, scored - 1)));
   const double perplexity = std::exp(mean);
   if (flags.json)
-    std::printf("%s\n", nlohmann::ordered_json({{"perplexity", perplexity},
-                                                {"standard_error", perplexity * error},
-                                                {"mean_nll", mean},
-                                                {"tokens", scored},
-                                                {"window", flags.window},
-                                                {"peak_resident_bytes", peak_resident_bytes()}})
-                            .dump()
-                            .c_str());
+    print_json({{"perplexity", perplexity},
+                {"standard_error", perplexity * error},
+                {"mean_nll", mean},
+                {"tokens", scored},
+                {"window", flags.window},
+                {"peak_resident_bytes", peak_resident_bytes()}});
   else
     std::printf("perplexity %.4f +- %.4f over %lld tokens (windows of %lld)\n", perplexity,
                 perplexity * error, static_cast<long long>(scored), static_cast<long long>(flags.window));
@@ -119,12 +104,12 @@ void add_eval(CLI::App& app, Invocation& invocation) {
     auto flags = std::make_shared<PerplexityFlags>();
     CLI::App* command = eval->add_subcommand("ppl", "Perplexity of a text, in rows that do not overlap");
     flags->load.add_to(*command, false);
-    CLI::Option* file = add_text(*command, "--file", flags->file, kFileValue, "Text file");
+    CLI::Option* file = add_text(*command, "--file", flags->text.file, kFileValue, "Text file");
     CLI::Option* tokens =
-        add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids instead")
+        add_text(*command, "--tokens", flags->text.tokens, kFileValue, "JSON list of token ids instead")
             ->excludes(file);
     add_whole(*command, "--window", flags->window, "Tokens a row (default 512)", 2);
-    command->add_flag("--json", flags->json, "Machine-readable output");
+    add_json(*command, flags->json);
     command->footer("Example: kvasir eval ppl smollm2 --file prose.txt --window 1024 --json");
     command->callback([flags, file, tokens, &invocation] {
       if (file->count() + tokens->count() == 0) throw CLI::RequiredError("--file or --tokens");

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "cli/eval.h"
+#include "cli/eval_rows.h"
 #include "cli/flags.h"
-#include "cli/input.h"
 #include "cli/kl_statistics.h"
 #include "cli/logits_stream.h"
 #include "cli/npy_reader.h"
@@ -17,14 +17,14 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
-#include "engine/text_model.h"
+#include "engine/engine.h"
 
 namespace kvasir::cli {
 namespace {
 
 struct KlFlags {
   LoadFlags load;
-  std::string tokens, file;
+  EvalText text;
   std::string against, against_activations, against_kv, reference;
   int64_t window = 0;  // 0: all tokens in one row
   bool json = false;
@@ -33,31 +33,6 @@ struct KlFlags {
     return !against.empty() || !against_activations.empty() || !against_kv.empty();
   }
 };
-
-// Rows of tokens that are run one by one, each on its own.
-std::vector<std::vector<int32_t>> read_rows(const KlFlags& flags, const std::filesystem::path& model) {
-  std::vector<int32_t> ids;
-  std::optional<int32_t> bos;
-  if (!flags.tokens.empty()) {
-    ids = read_token_file(flags.tokens);
-  } else {
-    const engine::TextSide text = engine::TextSide::open(model);
-    ids = text.tokenizer->encode(read_input(flags.file, size_t{1} << 30),
-                                 {.add_special = false, .parse_special = false});
-    if (text.tokenizer->adds_bos()) bos = text.tokenizer->bos_id();
-  }
-  if (ids.empty()) throw_error(ErrorCode::invalid_input, "there are no tokens to compare on");
-  const size_t lead = bos ? 1 : 0;
-  const size_t window = flags.window == 0 ? ids.size() : static_cast<size_t>(flags.window) - lead;
-  std::vector<std::vector<int32_t>> rows;
-  for (size_t begin = 0; begin < ids.size(); begin += window) {
-    std::vector<int32_t>& row = rows.emplace_back();
-    if (bos) row.push_back(*bos);
-    row.insert(row.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
-               ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), begin + window)));
-  }
-  return rows;
-}
 
 engine::EngineOptions options_for(const LoadFlags& flags, int64_t longest) {
   engine::EngineOptions options = flags.options();
@@ -95,10 +70,7 @@ void open_sides(std::vector<Side*> sides) {
     Progress loading("loading");
     engine::EngineOptions options = sides[i]->options;
     options.memory_budget = totals[i];  // the part of the whole that was just granted
-    options.load.progress = [&](size_t done, size_t total) {
-      loading.update(static_cast<double>(done), static_cast<double>(total));
-      return !interrupted();
-    };
+    options.load.progress = loading.callback();
     sides[i]->engine = engine::Engine::open(sides[i]->path, options);
   }
 }
@@ -126,7 +98,7 @@ void print(const KlSummary& s, const KlFlags& flags) {
 int eval_kl(const KlFlags& flags) {
   Side model, against;
   model.path = resolve_model(flags.load.model);
-  const std::vector<std::vector<int32_t>> rows = read_rows(flags, model.path);
+  const std::vector<std::vector<int32_t>> rows = read_rows(flags.text, flags.window, model.path);
   int64_t longest = 0, total = 0;
   for (const std::vector<int32_t>& row : rows) {
     longest = std::max(longest, static_cast<int64_t>(row.size()));
@@ -202,9 +174,9 @@ void add_eval_kl(CLI::App& eval, Invocation& invocation) {
   auto flags = std::make_shared<KlFlags>();
   CLI::App* command = eval.add_subcommand("kl", "KL divergence of a model's predictions from a reference's");
   CLI::Option* tokens =
-      add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids; none is added");
+      add_text(*command, "--tokens", flags->text.tokens, kFileValue, "JSON list of token ids; none is added");
   CLI::Option* file =
-      add_text(*command, "--file", flags->file, kFileValue, "Text file instead")->excludes(tokens);
+      add_text(*command, "--file", flags->text.file, kFileValue, "Text file instead")->excludes(tokens);
   add_text(*command, "--against", flags->against, kModelValue, "The reference (default: MODEL itself)");
   add_choice(*command, "--against-activations", flags->against_activations, models::activation_names(),
              "The reference's --activations (default: MODEL's)");
@@ -214,7 +186,7 @@ void add_eval_kl(CLI::App& eval, Invocation& invocation) {
   for (const char* name : {"--against", "--against-activations", "--against-kv"})
     reference->excludes(command->get_option(name));
   add_whole(*command, "--window", flags->window, "Cut the tokens into rows of N, each run on its own", 2);
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_json(*command, flags->json);
   flags->load.add_to(*command, false);
   command->footer(
       "Examples:\n"

@@ -2,10 +2,12 @@
 // chooses from.
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "cli/eval.h"
 #include "cli/flags.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/kv_sensitivity.h"
@@ -31,12 +33,6 @@ Json codecs_json(const std::vector<engine::MeasuredCodec>& codecs) {
   for (const engine::MeasuredCodec& codec : codecs)
     list.push_back({{"codec", codec.codec}, {"bytes", codec.bytes}, {"kl", codec.kl}});
   return list;
-}
-
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
 }
 
 int eval_kv_sensitivity(const SensitivityFlags& flags) {
@@ -92,7 +88,7 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
                       {"mean_kl", scheme.kl},
                       {"top1", scheme.top1}});
     }
-    if (flags.json) std::printf("%s\n", list.dump(1).c_str());
+    if (flags.json) print_json(list, 1);
     return kExitDone;
   }
   const std::vector<engine::LayerSensitivity> layers =
@@ -124,7 +120,7 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
   }
   std::sort(shape.begin(), shape.end(),
             [](const auto& a, const auto& b) { return a.geometry.layer < b.geometry.layer; });
-  write_text(out, config.dump(1));
+  write_file_atomically(out, json_text(config, 1) + "\n");
   kv::SchemeRequest request;
   request.default_plain = plain;
   const int64_t bytes = flags.bytes > 0 ? flags.bytes : static_cast<int64_t>(plain_bytes / 2);
@@ -141,15 +137,13 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
         expected += codec["kl"].get<double>();
       }
   }
-  write_text(out, config.dump(1));
+  write_file_atomically(out, json_text(config, 1) + "\n");
   if (flags.json) {
-    std::printf("%s\n", Json({{"out", out.string()},
-                              {"tokens", length},
-                              {"layers", layers.size()},
-                              {"bytes_per_token", chosen.bytes_per_token()},
-                              {"expected_kl", expected}})
-                            .dump()
-                            .c_str());
+    print_json({{"out", out.string()},
+                {"tokens", length},
+                {"layers", layers.size()},
+                {"bytes_per_token", chosen.bytes_per_token()},
+                {"expected_kl", expected}});
   } else {
     for (const Json& entry : config)
       std::printf("layer %3d  %-20s", entry["layer_idx"].get<int>(),
@@ -169,23 +163,18 @@ void add_eval_kv_sensitivity(CLI::App& eval, Invocation& invocation) {
   CLI::App* command = eval.add_subcommand(
       "kv-sensitivity", "Measure what each layer loses to each KV codec; writes kv_config.json");
   flags->load.add_to(*command, false);
-  command->add_option("--tokens", flags->tokens, "JSON list of token ids of ordinary text")->required();
-  command->add_option("--out", flags->out, "File to write (default: kv_config.json beside the model)");
-  command
-      ->add_option(
-          "--codec", flags->codecs,
-          "A codec to measure on keys and on values, repeatable (default: bf16, f16, rot:q8_0, q8_0, "
-          "rot:5, rot:4, rot:3, rot:2)")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--together", flags->together,
-                   "Instead: a --kv SPEC to measure in all layers at once, repeatable; nothing is written")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--bytes", flags->bytes,
-                   "Bytes a token for which codecs are chosen (default: half of what bf16 takes)")
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids of ordinary text")
+      ->required();
+  add_text(*command, "--out", flags->out, kFileValue,
+           "File to write (default: kv_config.json beside the model)");
+  add_list(*command, "--codec", flags->codecs, "CODEC",
+           "A codec to measure on keys and on values (default: bf16, f16, rot:q8_0, q8_0, rot:5, rot:4, "
+           "rot:3, rot:2)");
+  add_list(*command, "--together", flags->together, "SPEC",
+           "Instead: a --kv SPEC to measure in all layers at once; nothing is written");
+  add_whole(*command, "--bytes", flags->bytes,
+            "Bytes a token for which codecs are chosen (default: half of what bf16 takes)", 1);
+  add_json(*command, flags->json);
   command->callback(
       [flags, &invocation] { invocation.work = [flags] { return eval_kv_sensitivity(*flags); }; });
 }

@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "cli/npy.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/logit_run.h"
@@ -23,8 +24,7 @@ struct LogitsFlags {
   std::string tokens;
   std::string out;
   std::vector<std::string> with;
-  uint64_t schedule = 0;
-  bool has_schedule = false;
+  std::optional<uint64_t> schedule;
   std::pair<int64_t, std::string> save = {-1, ""};
   std::string resume;
   bool json = false;
@@ -67,7 +67,7 @@ int eval_logits(const LogitsFlags& flags) {
     if (run.with.back().empty())
       throw_error(ErrorCode::invalid_input, "{}: the list of token ids is empty", printable(file));
   }
-  if (flags.has_schedule) run.schedule = flags.schedule;
+  run.schedule = flags.schedule;
   engine::EngineOptions options = flags.load.options();
   if (options.load.context == 0) options.load.context = length;
   if (length > options.load.context)
@@ -108,16 +108,13 @@ int eval_logits(const LogitsFlags& flags) {
   writer.finish();
   progress.done();
   if (flags.json)
-    std::printf("%s\n",
-                nlohmann::ordered_json({{"out", flags.out},
-                                        {"first_position", first},
-                                        {"positions", length - first},
-                                        {"vocab", vocab},
-                                        {"activations", models::name(engine->model().info().activations)},
-                                        {"isa", kvasir::name(engine->model().info().isa)},
-                                        {"kv", engine->memory().kv_key}})
-                    .dump()
-                    .c_str());
+    print_json({{"out", flags.out},
+                {"first_position", first},
+                {"positions", length - first},
+                {"vocab", vocab},
+                {"activations", models::name(engine->model().info().activations)},
+                {"isa", kvasir::name(engine->model().info().isa)},
+                {"kv", engine->memory().kv_key}});
   return kExitDone;
 }
 
@@ -132,15 +129,9 @@ void add_eval_logits(CLI::App& eval, Invocation& invocation) {
   add_text(*command, "--out", flags->out, kFileValue, "The .npy file to write")->required();
   add_list(*command, "--with", flags->with, kFileValue,
            "Token ids of another row in the same batch; it changes no bit of the result");
-  command
-      ->add_option("--schedule", CLI::callback_t([flags](const CLI::results_t& results) {
-                     flags->schedule = parse_unsigned("--schedule", results.back());
-                     flags->has_schedule = true;
-                     return true;
-                   }),
-                   "Seed of who joins and leaves when, chunks, forks, truncations, rollbacks (default with "
-                   "--with: 0)")
-      ->type_name("SEED");
+  add_unsigned(*command, "--schedule", flags->schedule, "SEED",
+               "Seed of who joins and leaves when, chunks, forks, truncations, rollbacks (default with "
+               "--with: 0)");
   command->add_option("--save-at", flags->save, "Store the row in DIR when it has N tokens, then go on")
       ->type_name("N DIR");
   add_text(*command, "--resume", flags->resume, kFolderValue,

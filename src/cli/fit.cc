@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
 #include "kv/cache_shape.h"
@@ -47,7 +49,7 @@ int fit(const LoadFlags& flags, const PrefixFlags& prefixes, bool json) {
            {"page_tokens", group.geometry.page_tokens},
            {"page_bytes", group.page_bytes},
            {"bytes_per_token", group.bytes_per_token}});
-    std::printf("%s\n", out.dump(1).c_str());
+    print_json(out, 1);
   } else {
     if (!report.pack_file.empty())
       std::printf("weights are mapped from %s, shared with other processes that do\n",
@@ -72,7 +74,7 @@ void add_fit(CLI::App& app, Invocation& invocation) {
   CLI::App* command = app.add_subcommand("fit", "What a load will take in memory, from headers alone");
   flags->add_to(*command);
   prefixes->add_to(*command);
-  command->add_flag("--json", *json, "Machine-readable output");
+  add_json(*command, *json);
   command->footer(
       "Example: kvasir fit model.gguf --context 32768 --batch 4\nExit status 4 when it does not fit.");
   command->callback([flags, prefixes, json, &invocation] {

@@ -10,6 +10,7 @@
 #include "cli/conversation_store.h"
 #include "cli/input.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "engine/rng.h"
 
 namespace kvasir::cli {
@@ -28,7 +29,7 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   add_whole(group, "--chunk", chunk, "Most tokens in one forward pass (default 512)", 1);
   add_choice(group, "--activations", activations, models::activation_names(),
              "How inputs of matrix products are rounded (default auto)");
-  add_whole(group, "--threads,-t", threads, "Threads (default: one per core)", 1, 4096);
+  add_threads(group, threads);
   add_choice(group, "--isa", isa, {"auto", "generic", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon"},
              "Instruction-set level (default auto: the best this machine has)");
   add_text(group, "--kv", kv, "CODEC",
@@ -41,8 +42,7 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   add_whole(group, "--kv-page", kv_page, "Tokens a KV page: a power of two (default 64)", 16, 256);
   add_text(group, "--pack", pack, kFileValue,
            "Packed weights to map, auto (default: what kvasir pack wrote beside the model) or off");
-  add_text(group, "--memory", memory, "SIZE",
-           "Memory that may be used, for example 8G (default: what is available)");
+  add_memory(group, memory);
 }
 
 size_t parse_size(const std::string& text, const std::string& flag) {
@@ -87,16 +87,14 @@ engine::EngineOptions LoadFlags::options() const {
 }
 
 void PrefixFlags::add_to(CLI::App& command) {
-  CLI::Option_group* group = command.add_option_group("Prefixes");
+  CLI::Option_group& group = *command.add_option_group("Prefixes");
   CLI::Option* bytes =
-      group->add_option("--prompt-cache", size,
-                        "Memory, for example 512M, for earlier prompts beside what sequences leave free");
-  group->add_flag("--no-prompt-cache", off, "Compute every prompt from its beginning")->excludes(bytes);
-  group
-      ->add_option(
-          "--state-snapshot-interval", interval,
-          "Models with windows: tokens between points of a prompt that can be resumed (0: its end only)")
-      ->check(CLI::NonNegativeNumber);
+      add_text(group, "--prompt-cache", size, "SIZE",
+               "Memory, for example 512M, for earlier prompts beside what sequences leave free");
+  group.add_flag("--no-prompt-cache", off, "Compute every prompt from its beginning")->excludes(bytes);
+  add_whole(group, "--state-snapshot-interval", interval,
+            "Models with windows: tokens between points of a prompt that can be resumed (0: its end only)",
+            0);
 }
 
 void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
@@ -161,14 +159,7 @@ void SamplingFlags::add_to(CLI::App& command) {
   add_list(group, "--logit-bias", logit_bias, "ID=X", "Added to a token's logit");
   add_text(group, "--sampler-order", order, "ORDER",
            "mlx (default), llama, temperature_first, or stage names joined by ';'");
-  group
-      .add_option("--seed", CLI::callback_t([this](const CLI::results_t& results) {
-                    seed = parse_unsigned("--seed", results.back());
-                    has_seed = true;
-                    return true;
-                  }),
-                  "Same seed, same text (default: a fresh one)")
-      ->type_name("N");
+  add_unsigned(group, "--seed", seed, "N", "Same seed, same text (default: a fresh one)");
 }
 
 engine::SamplingOptions SamplingFlags::options(double default_temperature) const {
@@ -208,7 +199,7 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
     if (!ok) throw_error(ErrorCode::invalid_input, "--logit-bias: '{}' is not ID=VALUE", printable(entry));
     out.logit_bias[id] = value;
   }
-  out.seed = has_seed ? seed : engine::fresh_seed();
+  out.seed = seed ? *seed : engine::fresh_seed();
   return out;
 }
 
@@ -222,7 +213,7 @@ std::vector<int32_t> read_token_file(const std::string& path) {
   for (size_t i = 0; i < json.size(); ++i) {
     if (!json[i].is_number_integer() || json[i].get<int64_t>() < 0 || json[i].get<int64_t>() > INT32_MAX)
       throw_error(ErrorCode::invalid_input, "{}: entry {} is no token id: {}", printable(path), i,
-                  printable(json[i].dump()));
+                  printable(json_text(json[i])));
     ids.push_back(json[i].get<int32_t>());
   }
   return ids;

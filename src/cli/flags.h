@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,6 @@ struct PrefixFlags {
   void add_disk_to(CLI::App& command, std::string_view also);
   std::filesystem::path store_folder() const;                         // --prompt-cache-dir or its default
   void apply(engine::EngineOptions& options, bool by_default) const;  // throws Error naming the flag
-  bool given() const { return !size.empty() || off; }
 };
 
 struct SamplingFlags {
@@ -64,8 +64,7 @@ struct SamplingFlags {
   double mirostat_tau = 5, mirostat_eta = 0.1;
   std::vector<std::string> logit_bias;  // ID=VALUE
   std::string order;
-  uint64_t seed = 0;
-  bool has_seed = false;
+  std::optional<uint64_t> seed;  // none: a fresh one
 
   void add_to(CLI::App& command);
   engine::SamplingOptions options(double default_temperature) const;

@@ -66,14 +66,10 @@ nlohmann::ordered_json logprob_entries(const engine::TextModel& model, const eng
   return list;
 }
 
-// No context is longer; adding to it cannot overflow.
-constexpr int64_t kUnbounded = int64_t{1} << 40;
-
-int generate_lines(const GenerateFlags& flags) {
+// What the flags say of a request, alone or as the default of many.
+BatchDefaults request_defaults(const GenerateFlags& flags) {
   BatchDefaults defaults;
   defaults.sampling = flags.sampling.options(0.7);
-  // A run that names no seed can be resumed, too.
-  if (!flags.sampling.has_seed) defaults.sampling.seed = 0;
   defaults.max_tokens = flags.max_tokens;
   defaults.min_tokens = flags.min_tokens;
   defaults.stop = flags.stop;
@@ -82,6 +78,13 @@ int generate_lines(const GenerateFlags& flags) {
   defaults.logprobs = flags.logprobs;
   defaults.system = flags.system;
   defaults.variables = engine::parse_variables(flags.set);
+  return defaults;
+}
+
+int generate_lines(const GenerateFlags& flags) {
+  BatchDefaults defaults = request_defaults(flags);
+  // A run that names no seed can be resumed, too.
+  if (!flags.sampling.seed) defaults.sampling.seed = 0;
   BatchRun run = flags.batch;
   run.quiet = flags.quiet;
   return run_batch(run, flags.load, defaults);
@@ -89,37 +92,27 @@ int generate_lines(const GenerateFlags& flags) {
 
 int generate(const GenerateFlags& flags) {
   engine::EngineOptions options = flags.load.options();
-  const engine::SamplingOptions sampling = flags.sampling.options(0.7);
+  BatchLine line;
+  line.options = request_defaults(flags);
+  const engine::SamplingOptions& sampling = line.options.sampling;
   sampling.validate(INT32_MAX);
-  const std::string prompt = read_prompt(flags);
+  line.prompt = read_prompt(flags);
   options.load.rows = std::max(options.load.rows, std::min(flags.samples, 16));
   flags.prefixes.apply(options, flags.samples > 1);
   Progress loading("loading");
-  options.load.progress = [&](size_t done, size_t total) {
-    loading.update(static_cast<double>(done), static_cast<double>(total));
-    return !interrupted();
-  };
+  options.load.progress = loading.callback();
   const std::filesystem::path path = resolve_model(flags.load.model);
+  const engine::TextSide text = engine::TextSide::open(path);
+  // Templates take text; what is completed as it is may be any bytes.
+  if (!flags.raw && text.has_template()) {
+    check_utf8(line.prompt, "the prompt");
+    check_utf8(flags.system, "the system message");
+  }
+  const std::vector<int32_t> ids = encode_batch_line(line, text);
   // A short answer does not need the model's whole context: when none is asked for, hold what this run can
   // use.
-  const engine::TextSide text = engine::TextSide::open(path);
-  std::string rendered = prompt;
-  const bool templated = !flags.raw && text.has_template();
-  if (templated) {
-    if (prompt.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty");
-    check_utf8(prompt, "the prompt");
-    check_utf8(flags.system, "the system message");
-    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-    if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
-    messages.push_back({{"role", "user"}, {"content", prompt}});
-    rendered = text.render(messages, nullptr, engine::parse_variables(flags.set));
-  } else if (!flags.system.empty()) {
-    throw_error(ErrorCode::invalid_input, "--system needs a chat template, and {}",
-                flags.raw ? "--raw asks for none" : "this model has none");
-  }
-  const std::vector<int32_t> ids = engine::encode_prompt(text, rendered, templated);
   if (options.load.context == 0)
-    options.context_hint = static_cast<int64_t>(ids.size()) + std::min(flags.max_tokens, kUnbounded) + 1;
+    options.context_hint = tokens_needed(static_cast<int64_t>(ids.size()), flags.max_tokens);
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
 
@@ -216,9 +209,9 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       add_text(*command, "--prompt,-p", flags->prompt, "TEXT", "The prompt ('-': standard input)");
   CLI::Option* file =
       add_text(*command, "--file", flags->file, kFileValue, "A file that holds the prompt")->excludes(prompt);
-  add_text(*command, "--system", flags->system, "TEXT", "System message");
+  CLI::Option* system = add_text(*command, "--system", flags->system, "TEXT", "System message");
   CLI::Option* system_file =
-      add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it");
+      add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")->excludes(system);
   command->add_flag("--raw", flags->raw, "No chat template: complete the text as it is");
   add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   add_whole(*command, "--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)", 0);
@@ -229,7 +222,7 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       add_whole(*command, "--samples,--n", flags->samples, "Answers to draw, in one batch", 1, 128);
   add_whole(*command, "--logprobs", flags->logprobs, "With JSON: the N likeliest tokens at each place", 0,
             1 << 20);
-  CLI::Option* json = command->add_flag("--json", flags->json, "Machine-readable output");
+  CLI::Option* json = add_json(*command, flags->json);
   command->add_flag("--quiet,-q", flags->quiet, "No line about speed");
   CLI::Option* jsonl = add_text(*command, "--jsonl", flags->batch.input, kFileValue,
                                 "Many prompts, one JSON object a line ('-': stdin)")

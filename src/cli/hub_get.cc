@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/get.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/remote_plan.h"
 #include "hub/local_stores.h"
@@ -25,11 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-std::string gigabytes(uint64_t bytes) {
-  return bytes < 1'000'000'000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)
-                               : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
-}
 
 // A message without the file's name before it.
 std::string reason_of(const std::string& message) {
@@ -90,13 +86,13 @@ class HubGet {
   engine::MemoryReport plan(const std::vector<hub::RemoteFile>& weights,
                             const std::vector<hub::RemoteFile>& small);
   void drop_prefixes(const std::vector<hub::RemoteFile>& files) const;
-  int report(const fs::path& path, const Choice& choice, double seconds) const;
+  int report(const fs::path& path, const Choice& choice, double seconds, uint64_t missing) const;
   void fetch(const std::vector<hub::DownloadItem>& items) {
     files_ += hub::download(client_, cache_, listing_, items, download_).files;
   }
   std::string needs(const engine::MemoryReport& report) const {
-    return fmt::format("needs {} with {} tokens of context, {} available", gigabytes(report.total_bytes),
-                       report.context, gigabytes(report.available_bytes));
+    return fmt::format("needs {} with {} tokens of context, {} available", size_text(report.total_bytes),
+                       report.context, size_text(report.available_bytes));
   }
 
   const GetFlags& flags_;
@@ -246,7 +242,7 @@ Choice HubGet::choose_gguf(const std::vector<hub::GgufGroup>& groups) {
               "{}: no quantization fits: the smallest, {} ({}), {} (--context N for less; {}:QUANT --force "
               "fetches it "
               "all the same)",
-              listing_.repo, candidates.back()->quant, gigabytes(candidates.back()->bytes), needs(*smallest),
+              listing_.repo, candidates.back()->quant, size_text(candidates.back()->bytes), needs(*smallest),
               listing_.repo);
 }
 
@@ -315,23 +311,27 @@ void HubGet::check_plan(const Choice& choice) {
   }
 }
 
-int HubGet::report(const fs::path& path, const Choice& choice, double seconds) const {
+// `missing`: bytes that a dry run leaves to fetch.
+int HubGet::report(const fs::path& path, const Choice& choice, double seconds, uint64_t missing) const {
   const uint64_t fetched = client_.received_bytes();
   if (flags_.json) {
-    Json out = {{"path", path.string()},     {"repo", listing_.repo},    {"revision", listing_.revision},
-                {"commit", listing_.commit}, {"quant", choice.quant},    {"reason", choice.reason},
-                {"bytes", choice.bytes()},   {"fetched_bytes", fetched}, {"fetched", files_ > 0},
-                {"seconds", seconds}};
-    out["files"] = Json::array();
+    Json out = {{"repo", listing_.repo},    {"revision", listing_.revision}, {"commit", listing_.commit},
+                {"quant", choice.quant},    {"reason", choice.reason},       {"bytes", choice.bytes()},
+                {"fetched_bytes", fetched}, {"missing_bytes", missing},      {"seconds", seconds},
+                {"files", Json::array()}};
     for (const hub::DownloadItem& item : choice.items())
       out["files"].push_back(
           {{"path", item.file.path}, {"bytes", item.file.size}, {"digest", item.file.digest}});
-    std::printf("%s\n", out.dump().c_str());
+    report_fetch(flags_, path, !flags_.dry_run && files_ > 0, "", out);
+  } else if (flags_.dry_run) {
+    for (const hub::DownloadItem& item : choice.items())
+      std::printf("%10s  %s\n", size_text(item.file.size).c_str(), printable(item.file.path).c_str());
+    std::printf("%10s  to fetch, %s in all\n", size_text(missing).c_str(), size_text(choice.bytes()).c_str());
   } else if (files_ == 0) {
-    std::printf("%s: already here (%s)\n", path.c_str(), gigabytes(choice.bytes()).c_str());
+    std::printf("%s: already here (%s)\n", path.c_str(), size_text(choice.bytes()).c_str());
   } else {
-    std::printf("%s: fetched and verified (%s in %.1f s", path.c_str(), gigabytes(fetched).c_str(), seconds);
-    if (fetched < choice.bytes()) std::printf("; %s were here", gigabytes(choice.bytes() - fetched).c_str());
+    std::printf("%s: fetched and verified (%s in %.1f s", path.c_str(), size_text(fetched).c_str(), seconds);
+    if (fetched < choice.bytes()) std::printf("; %s were here", size_text(choice.bytes() - fetched).c_str());
     std::printf(")\n");
   }
   return kExitDone;
@@ -342,10 +342,10 @@ int HubGet::run() {
   if (flags_.if_missing || settings.offline) {
     const std::optional<fs::path> here = local();
     if (here) {
-      if (flags_.json)
-        std::printf("%s\n", Json({{"path", here->string()}, {"fetched", false}}).dump().c_str());
-      else if (!flags_.if_missing)
-        std::printf("%s: already here (offline: not compared with the hub)\n", here->c_str());
+      report_fetch(flags_, *here, false,
+                   flags_.if_missing
+                       ? std::string()
+                       : here->string() + ": already here (offline: not compared with the hub)");
       return kExitDone;
     }
     if (settings.offline)
@@ -357,29 +357,24 @@ int HubGet::run() {
   const Choice choice = choose();
   if (!choice.reason.empty())
     say(fmt::format("{}: {} ({}), {}", listing_.repo, choice.quant,
-                    gigabytes(choice.weights.empty() ? 0 : choice.bytes()), choice.reason));
+                    size_text(choice.weights.empty() ? 0 : choice.bytes()), choice.reason));
   const fs::path snapshot = cache_.snapshot(listing_.repo, listing_.commit);
   const fs::path path = choice.opens.empty() ? snapshot : snapshot / choice.opens;
   if (flags_.dry_run) {
     drop_prefixes(choice.weights);
-    const uint64_t missing = hub::missing_bytes(cache_, listing_.repo, choice.items());
-    if (flags_.json) return report(path, choice, 0);
-    for (const hub::DownloadItem& item : choice.items())
-      std::printf("%10s  %s\n", gigabytes(item.file.size).c_str(), printable(item.file.path).c_str());
-    std::printf("%10s  to fetch, %s in all\n", gigabytes(missing).c_str(), gigabytes(choice.bytes()).c_str());
-    return kExitDone;
+    return report(path, choice, 0, hub::missing_bytes(cache_, listing_.repo, choice.items()));
   }
   check_plan(choice);
   Progress bar("fetching " + listing_.repo);
   download_.progress = [&bar](const hub::DownloadProgress& progress) {
     bar.update(static_cast<double>(progress.done), static_cast<double>(progress.total),
-               fmt::format("{} of {}", gigabytes(progress.done), gigabytes(progress.total)));
+               fmt::format("{} of {}", size_text(progress.done), size_text(progress.total)));
   };
   fetch(choice.items());
   bar.done();
   cache_.write_ref(listing_.repo, listing_.revision, listing_.commit);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return report(path, choice, seconds);
+  return report(path, choice, seconds, 0);
 }
 
 }  // namespace

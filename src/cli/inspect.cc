@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
 #include "formats/checkpoint.h"
@@ -74,7 +76,7 @@ int inspect(const InspectFlags& flags) {
     program_text = "trunk " + model.trunk().dump() + "head " + model.head().dump();
   }
   if (flags.json) {
-    std::printf("%s\n", out.dump(1).c_str());
+    print_json(out, 1);
     return kExitDone;
   }
   std::printf("%s\n", path.c_str());
@@ -116,7 +118,7 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   command->add_flag("--program", flags->program,
                     "The recorded programs: ops, shapes, buffers, lifetimes, peak");
   command->add_flag("--tensors", flags->tensors, "Every tensor");
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_json(*command, flags->json);
   command->footer(
       "Examples:\n"
       "  kvasir inspect model.gguf --tensors\n"

@@ -18,7 +18,6 @@ struct KvFlags {
   std::string dir;
   std::string which;
   std::string file;
-  bool yes = false;
   bool json = false;
 };
 
@@ -52,7 +51,7 @@ int list(const KvFlags& flags, bool verify) {
     else
       std::printf("DAMAGED  %s: %s\n", file.path.c_str(), file.error.c_str());
   }
-  if (flags.json) std::printf("%s\n", all.dump(1).c_str());
+  if (flags.json) print_json(all, 1);
   if (!flags.json && verify)
     std::printf("%zu entries, %s\n", files.size(), sound ? "all sound" : "some damaged");
   return sound || !verify ? kExitDone : kExitFailure;
@@ -80,56 +79,53 @@ void add_kv(CLI::App& app, Invocation& invocation) {
     CLI::App* command = kv_command->add_subcommand(name, help);
     add_text(*command, "--prompt-cache-dir", flags->dir, kFolderValue,
              "The store's folder (default: kvasir chat's)");
-    command->add_flag("--json", flags->json, "Machine-readable output");
+    add_json(*command, flags->json);
     command->callback([work = std::move(work), &invocation] { invocation.work = work; });
     return command;
   };
-  sub("ls", "List what is stored", [flags] { return list(*flags, false); })
-      ->add_option("DIR", flags->dir, "The store's folder")
-      ->type_name(kFolderValue);
-  sub("verify", "Read every byte and compare every hash; exit 0 only if all is sound",
-      [flags] { return list(*flags, true); })
-      ->add_option("DIR", flags->dir, "The store's folder")
-      ->type_name(kFolderValue);
+  auto add_folder = [flags](CLI::App* command) {
+    add_text(*command, "DIR", flags->dir, kFolderValue, "The store's folder")
+        ->excludes(command->get_option("--prompt-cache-dir"));
+  };
+  auto add_entry = [flags](CLI::App* command) {
+    add_text(*command, "ENTRY", flags->which, "ENTRY", "A saved name, or the beginning of a file name")
+        ->required();
+  };
+  auto add_file = [flags](CLI::App* command, const char* help) {
+    add_text(*command, "FILE", flags->file, kFileValue, help)->required();
+  };
+  add_folder(sub("ls", "List what is stored", [flags] { return list(*flags, false); }));
+  add_folder(sub("verify", "Read every byte and compare every hash; exit 0 only if all is sound",
+                 [flags] { return list(*flags, true); }));
   auto folder = [flags] {
     return flags->dir.empty() ? default_store_folder() : std::filesystem::path(flags->dir);
   };
-  sub("show", "One entry's header",
-      [flags, folder] {
-        const std::filesystem::path path = kv::find_entry(folder(), flags->which);
-        const kv::KvkFile file = kv::KvkFile::open(path);
-        kv::StoredFile stored{path, std::filesystem::file_size(path), {}, file.header()};
-        std::printf("%s\n", entry_json(stored).dump(1).c_str());
-        return kExitDone;
-      })
-      ->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
-      ->required();
-  sub("rm", "Remove one entry",
-      [flags, folder] {
-        const std::filesystem::path path = kv::find_entry(folder(), flags->which);
-        std::filesystem::remove(path);
-        say(*flags, "removed", path.filename().string());
-        return kExitDone;
-      })
-      ->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
-      ->required();
+  add_entry(sub("show", "One entry's header", [flags, folder] {
+    const std::filesystem::path path = kv::find_entry(folder(), flags->which);
+    const kv::KvkFile file = kv::KvkFile::open(path);
+    print_json(entry_json({path, std::filesystem::file_size(path), {}, file.header()}), 1);
+    return kExitDone;
+  }));
+  add_entry(sub("rm", "Remove one entry", [flags, folder] {
+    const std::filesystem::path path = kv::find_entry(folder(), flags->which);
+    std::filesystem::remove(path);
+    say(*flags, "removed", path.filename().string());
+    return kExitDone;
+  }));
   CLI::App* export_command =
       sub("export", "Write one entry to a file that is independent of page sizes", [flags, folder] {
         kv::export_entry(kv::find_entry(folder(), flags->which), flags->file);
-        if (flags->json) print_json({{"exported", flags->file}});
+        say(*flags, "exported", flags->file);
         return kExitDone;
       });
-  export_command->add_option("ENTRY", flags->which, "A saved name, or the beginning of a file name")
-      ->required();
-  export_command->add_option("FILE", flags->file, "The file to write")->required()->type_name(kFileValue);
-  sub("import", "Add a file to the store",
-      [flags, folder] {
-        say(*flags, "imported", kv::import_entry(flags->file, folder()));
-        return kExitDone;
-      })
-      ->add_option("FILE", flags->file, "A .kvk file")
-      ->required()
-      ->type_name(kFileValue);
+  add_entry(export_command);
+  add_file(export_command, "The file to write");
+  add_file(sub("import", "Add a file to the store",
+               [flags, folder] {
+                 say(*flags, "imported", kv::import_entry(flags->file, folder()));
+                 return kExitDone;
+               }),
+           "A .kvk file");
 }
 
 }  // namespace kvasir::cli

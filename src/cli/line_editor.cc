@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <csetjmp>
 #include <csignal>
-#include <cstdlib>
 #include <iostream>
 
 #include "cli/command.h"
@@ -27,13 +26,6 @@ extern "C" void on_prompt_interrupt(int) {
 }
 
 }  // namespace
-
-std::filesystem::path default_history_file() {
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0')
-    return std::filesystem::path(state) / "kvasir" / "history";
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".local" / "state" / "kvasir" / "history";
-}
 
 LineEditor::LineEditor(std::filesystem::path history_file)
     : history_file_(std::move(history_file)),

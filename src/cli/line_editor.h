@@ -26,7 +26,4 @@ class LineEditor {
   bool terminal_;
 };
 
-std::filesystem::path
-default_history_file();  // $XDG_STATE_HOME/kvasir/history, else ~/.local/state/kvasir/history
-
 }  // namespace kvasir::cli

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/model_names.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "models/model.h"
 
 namespace kvasir::cli {
@@ -78,24 +81,13 @@ std::string main_format(const std::string& formats) {
   return best;
 }
 
-std::string size_text(uint64_t bytes) {
-  return bytes >= 1'000'000'000 ? fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9)
-                                : fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-}
-
 int ls(const LsFlags& flags) {
   const std::vector<hub::LocalModel> models = local_models();
+  const std::string filter = ascii_lower(flags.filter);
   std::vector<Row> rows;
   for (const hub::LocalModel& model : models) {
-    const auto same = [](char a, char b) {
-      const auto low = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-      return low(a) == low(b);
-    };
-    if (std::search(model.name.begin(), model.name.end(), flags.filter.begin(), flags.filter.end(), same) ==
-            model.name.end() &&
-        !flags.filter.empty())
-      continue;
-    rows.push_back(examine(model, flags.quick));
+    if (ascii_lower(model.name).find(filter) != std::string::npos)
+      rows.push_back(examine(model, flags.quick));
   }
   if (flags.json) {
     Json out = Json::array();
@@ -114,7 +106,7 @@ int ls(const LsFlags& flags) {
       if (!row.problem.empty()) entry["problem"] = row.problem;
       out.push_back(std::move(entry));
     }
-    std::printf("%s\n", out.dump(1, ' ', false, Json::error_handler_t::replace).c_str());
+    print_json(out, 1);
     return kExitDone;
   }
   if (rows.empty()) {
@@ -145,9 +137,9 @@ void add_ls(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<LsFlags>();
   CLI::App* command =
       app.add_subcommand("ls", "The models on this machine: kvasir's, Hugging Face's, LM Studio's, Ollama's");
-  command->add_option("FILTER", flags->filter, "Only names that contain this");
+  add_text(*command, "FILTER", flags->filter, "FILTER", "Only names that contain this");
   command->add_flag("--quick", flags->quick, "Open no model: do not say which can run");
-  command->add_flag("--json", flags->json, "Machine-readable output, with paths");
+  add_json(*command, flags->json, "Machine-readable output, with paths");
   command->footer(
       "Examples:\n"
       "  kvasir ls\n"

@@ -33,38 +33,10 @@ int exit_status(ErrorCode code) {
   return kExitFailure;
 }
 
-// The command that was asked for, however deep (`eval logits`); the program itself when none was.
-const CLI::App& chosen_command(const CLI::App& app) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  return *command;
-}
-
-std::vector<std::string> words_of(const CLI::App& app, const CLI::App& chosen) {
-  std::vector<std::string> words;
-  for (const CLI::App* command = &chosen; command != &app; command = command->get_parent())
-    words.insert(words.begin(), command->get_name());
-  return words;
-}
-
-// The description of the command that was asked for.
-CommandDescription describe_chosen(const CLI::App& app) {
-  CommandDescription command = describe(app);
-  for (const std::string& word : words_of(app, chosen_command(app)))
-    for (CommandDescription& sub : command.commands)
-      if (sub.path.back() == word) {
-        CommandDescription found = std::move(sub);
-        command = std::move(found);
-        break;
-      }
-  return command;
-}
-
 int usage_error(const CLI::App& app, const std::string& message) {
-  std::fprintf(stderr, "kvasir: %s\n", message.c_str());
-  std::string words;
-  for (const std::string& word : words_of(app, chosen_command(app))) words += " " + word;
-  std::fprintf(stderr, "Try: kvasir%s --help\n", words.c_str());
+  const std::string words = words_of(chosen_command(app));
+  std::fprintf(stderr, "kvasir: %s\nTry: kvasir %s%s--help\n", message.c_str(), words.c_str(),
+               words.empty() ? "" : " ");
   return kExitUsage;
 }
 
@@ -113,12 +85,12 @@ int run(int argc, char** argv) {
     words.emplace_back("--help");
   }
   try {
-    parse_with_defaults(app, words);
+    invocation.defaulted = parse_with_defaults(app, words);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(help_text(describe_chosen(app), false).c_str(), stdout);
+    std::fputs(help_text(describe(chosen_command(app)), false).c_str(), stdout);
     return kExitDone;
   } catch (const CLI::CallForAllHelp&) {
-    std::fputs(help_text(describe_chosen(app), true).c_str(), stdout);
+    std::fputs(help_text(describe(chosen_command(app)), true).c_str(), stdout);
     return kExitDone;
   } catch (const CLI::ExtrasError&) {
     const CLI::App& where = chosen_command(app);

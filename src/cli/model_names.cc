@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "cli/starter_models.h"
 #include "hub/settings.h"
@@ -11,13 +12,6 @@ namespace kvasir::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
 
 // "org/name:tag@rev" -> "name:tag@rev".
 std::string_view last_part(std::string_view name) {
@@ -40,7 +34,7 @@ std::vector<hub::LocalModel> own_models() {
 
 // A reference to a repository: the cache, then LM Studio.
 std::optional<fs::path> resolve_reference(const hub::ModelReference& reference) {
-  const hub::HubCache cache(hub::settings_from_environment().cache);
+  const hub::HubCache cache(hub::cache_folder());
   if (const auto snapshot = cache.find_snapshot(reference.repo, reference.revision)) {
     const auto models = hub::scan_repository(cache, reference.repo, snapshot->filename().string());
     if (const hub::LocalModel* model = hub::choose(models, reference)) return model->path;
@@ -49,7 +43,7 @@ std::optional<fs::path> resolve_reference(const hub::ModelReference& reference) 
   for (const fs::path& folder : hub::lm_studio_folders()) {
     std::vector<hub::LocalModel> models;
     for (hub::LocalModel& model : hub::scan_lm_studio(folder))
-      if (lower(model.repo) == lower(reference.repo)) models.push_back(std::move(model));
+      if (equal_ignoring_case(model.repo, reference.repo)) models.push_back(std::move(model));
     if (const hub::LocalModel* model = hub::choose(models, reference)) return model->path;
   }
   return std::nullopt;
@@ -57,11 +51,11 @@ std::optional<fs::path> resolve_reference(const hub::ModelReference& reference) 
 
 // Names that hold the text somewhere, for messages.
 std::string similar_names(const std::vector<hub::LocalModel>& models, std::string_view text) {
-  const std::string wanted = lower(last_part(without_tag(text)));
+  const std::string wanted = ascii_lower(last_part(without_tag(text)));
   std::string list;
   int count = 0;
   for (const hub::LocalModel& model : models)
-    if (wanted.size() >= 3 && lower(model.name).find(wanted) != std::string::npos && ++count <= 8)
+    if (wanted.size() >= 3 && ascii_lower(model.name).find(wanted) != std::string::npos && ++count <= 8)
       list += "\n  " + model.name;
   return list.empty() ? list : "Here are:" + list;
 }
@@ -73,7 +67,7 @@ std::vector<hub::LocalModel> local_models() {
   const auto add = [&out](std::vector<hub::LocalModel> models) {
     for (hub::LocalModel& model : models) out.push_back(std::move(model));
   };
-  add(hub::scan_huggingface(hub::HubCache(hub::settings_from_environment().cache)));
+  add(hub::scan_huggingface(hub::HubCache(hub::cache_folder())));
   for (const fs::path& folder : hub::lm_studio_folders()) add(hub::scan_lm_studio(folder));
   for (const fs::path& folder : hub::ollama_folders()) add(hub::scan_ollama(folder));
   return out;
@@ -81,10 +75,10 @@ std::vector<hub::LocalModel> local_models() {
 
 std::vector<const hub::LocalModel*> models_called(const std::vector<hub::LocalModel>& models,
                                                   std::string_view text) {
-  const std::string wanted = lower(text);
+  const std::string wanted = ascii_lower(text);
   std::vector<const hub::LocalModel*> full, partial;
   for (const hub::LocalModel& model : models) {
-    const std::string name = lower(model.name);
+    const std::string name = ascii_lower(model.name);
     // Ollama's tag is "latest" when none is written.
     if (name == wanted || (model.store == hub::Store::ollama && name == wanted + ":latest"))
       full.push_back(&model);

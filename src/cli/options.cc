@@ -57,6 +57,18 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, double& target,
       ->type_name("X");
 }
 
+CLI::Option* add_unsigned(CLI::App& app, const std::string& names, std::optional<uint64_t>& target,
+                          const std::string& value, const std::string& help) {
+  const std::string flag = names.substr(0, names.find(','));
+  return app
+      .add_option(names, CLI::callback_t([&target, flag](const CLI::results_t& results) {
+                    target = parse_unsigned(flag, results.back());
+                    return true;
+                  }),
+                  help)
+      ->type_name(value);
+}
+
 CLI::Option* add_text(CLI::App& app, const std::string& names, std::string& target, const std::string& value,
                       const std::string& help) {
   return app.add_option(names, target, help)->type_name(value);
@@ -85,6 +97,19 @@ CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::
 
 CLI::Option* add_model(CLI::App& app, std::string& target) {
   return app.add_option("MODEL", target, kModelHelp)->required()->type_name(kModelValue);
+}
+
+CLI::Option* add_threads(CLI::App& app, int& target) {
+  return add_whole(app, "--threads,-t", target, "Threads (default: one per core)", 1, 4096);
+}
+
+CLI::Option* add_memory(CLI::App& app, std::string& target) {
+  return add_text(app, "--memory", target, "SIZE",
+                  "Memory that may be used, for example 8G (default: what is available)");
+}
+
+CLI::Option* add_json(CLI::App& app, bool& target, const std::string& help) {
+  return app.add_flag("--json", target, help);
 }
 
 }  // namespace kvasir::cli

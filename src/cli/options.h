@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ CLI::Option* add_whole(CLI::App& app, const std::string& names, T& target, const
 // A finite number from `least` to `most`.
 CLI::Option* add_number(CLI::App& app, const std::string& names, double& target, const std::string& help,
                         double least, double most = std::numeric_limits<float>::max());
+// A whole number of 64 bits without a sign: seeds. Nothing: not given.
+CLI::Option* add_unsigned(CLI::App& app, const std::string& names, std::optional<uint64_t>& target,
+                          const std::string& value, const std::string& help);
+// Text, as a flag or (a name without dashes) an argument.
 CLI::Option* add_text(CLI::App& app, const std::string& names, std::string& target, const std::string& value,
                       const std::string& help);
 // One of `choices`; another is refused with all of them listed.
@@ -51,5 +56,8 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
                       const std::string& value, const std::string& help);
 CLI::Option* add_model(CLI::App& app, std::string& target);
+CLI::Option* add_threads(CLI::App& app, int& target);
+CLI::Option* add_memory(CLI::App& app, std::string& target);
+CLI::Option* add_json(CLI::App& app, bool& target, const std::string& help = "Machine-readable output");
 
 }  // namespace kvasir::cli

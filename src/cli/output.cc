@@ -5,9 +5,9 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "base/environment.h"
 #include "base/error.h"
 
 namespace kvasir::cli {
@@ -21,13 +21,22 @@ void guard_standard_streams() {
   }
 }
 
-std::string json_line(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+std::string json_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-void print_json(const nlohmann::ordered_json& json) {
-  const std::string line = json_line(json);
+std::string json_line(const nlohmann::ordered_json& json) {
+  return json_text(json) + "\n";
+}
+
+void print_json(const nlohmann::ordered_json& json, int indent) {
+  const std::string line = json_text(json, indent) + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);
+}
+
+std::string size_text(uint64_t bytes) {
+  return bytes < 1'000'000'000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)
+                               : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
 }
 
 bool output_failed() {
@@ -44,10 +53,9 @@ void finish_output() {
 }
 
 bool styled(int descriptor) {
-  const char* off = std::getenv("NO_COLOR");
-  if (off != nullptr && *off != '\0') return false;
-  const char* terminal = std::getenv("TERM");
-  return ::isatty(descriptor) != 0 && terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
+  if (!environment("NO_COLOR").empty()) return false;
+  const std::string terminal = environment("TERM");
+  return ::isatty(descriptor) != 0 && !terminal.empty() && terminal != "dumb";
 }
 
 }  // namespace kvasir::cli

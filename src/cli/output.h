@@ -1,6 +1,7 @@
 // Standard output as scripts see it: a write that fails is an error, never silence.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -10,9 +11,14 @@ namespace kvasir::cli {
 // an output fails.
 void guard_standard_streams();
 
-// One line of JSON; bytes that are no UTF-8 (parts of characters in token pieces, file names) become U+FFFD.
-std::string json_line(const nlohmann::ordered_json& json);
-void print_json(const nlohmann::ordered_json& json);
+// JSON in one line or (indent >= 0) in several; bytes that are no UTF-8 (parts of characters in token pieces,
+// file names) become U+FFFD. All JSON that verbs write goes through these.
+std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
+std::string json_line(const nlohmann::ordered_json& json);  // with a newline behind it
+void print_json(const nlohmann::ordered_json& json, int indent = -1);
+
+// "93.4 MB", from 1000 MB on "1.25 GB".
+std::string size_text(uint64_t bytes);
 
 // Whether anything written to standard output was lost so far: long work polls it.
 bool output_failed();

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
@@ -30,22 +32,18 @@ int pack(const PackFlags& flags) {
   given.load.threads = flags.threads;
   models::LoadOptions options = engine::with_defaults(given).load;
   Progress progress("packing");
-  options.progress = [&](size_t done, size_t total) {
-    progress.update(static_cast<double>(done), static_cast<double>(total));
-    return !interrupted();
-  };
+  options.progress = progress.callback();
   const auto start = std::chrono::steady_clock::now();
   const size_t bytes = models::Model::write_pack(model, options, out);
   progress.done();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.json)
-    std::printf("%s\n", nlohmann::ordered_json({{"schema_version", 1},
-                                                {"model", model.string()},
-                                                {"pack_file", out.string()},
-                                                {"bytes", bytes},
-                                                {"seconds", seconds}})
-                            .dump(1)
-                            .c_str());
+    print_json({{"schema_version", 1},
+                {"model", model.string()},
+                {"pack_file", out.string()},
+                {"bytes", bytes},
+                {"seconds", seconds}},
+               1);
   else
     std::printf("%s: %.1f MB, packed in %.1f s; runs of %s map it\n", out.c_str(),
                 static_cast<double>(bytes) / 1e6, seconds,
@@ -59,17 +57,15 @@ void add_pack(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<PackFlags>();
   CLI::App* command =
       app.add_subcommand("pack", "Write a model's packed weights, which later runs map at once and share");
-  command->add_option("MODEL", flags->model, "GGUF file, model folder, or short name")->required();
-  command->add_option("--out,-o", flags->out,
-                      "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");
-  command->add_option("--threads,-t", flags->threads, "Threads (default: one per core)")
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_model(*command, flags->model);
+  add_text(*command, "--out,-o", flags->out, kFileValue,
+           "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");
+  add_threads(*command, flags->threads);
+  add_json(*command, flags->json);
   command->footer(
       "Example: kvasir pack model.gguf && kvasir chat model.gguf\n"
       "The file is as large as the packed weights. A model that changes needs a\n"
-      "new one: runs say so and pack in "
-      "memory.");
+      "new one: runs say so and pack in memory.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return pack(*flags); }; });
 }
 

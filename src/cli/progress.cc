@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/command.h"
+
 namespace kvasir::cli {
 
 Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {}
@@ -31,6 +33,13 @@ void Progress::update(double done, double total, const std::string& detail) {
 void Progress::done() {
   if (visible_) std::fputs("\r\033[K", stderr);
   visible_ = false;
+}
+
+std::function<bool(size_t, size_t)> Progress::callback() {
+  return [this](size_t done, size_t total) {
+    update(static_cast<double>(done), static_cast<double>(total));
+    return !interrupted();
+  };
 }
 
 }  // namespace kvasir::cli

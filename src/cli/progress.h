@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 namespace kvasir::cli {
@@ -15,6 +16,9 @@ class Progress {
   // `detail` stands after the percentage: "1.2 GB of 4.9 GB".
   void update(double done, double total, const std::string& detail = {});
   void done();  // clears the line
+  // For work that counts steps and may be stopped: updates, and answers whether to go on. It must not outlive
+  // this object.
+  std::function<bool(size_t done, size_t total)> callback();
 
  private:
   using Clock = std::chrono::steady_clock;

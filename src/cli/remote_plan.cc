@@ -145,11 +145,6 @@ void fetch_safetensors_headers(Prefixes& prefixes, const std::vector<hub::Remote
 
 }  // namespace
 
-engine::MemoryReport plan_with_context(const fs::path& path, engine::EngineOptions options, int64_t context) {
-  options.context_hint = context;
-  return engine::Engine::plan(path, options);
-}
-
 engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& cache,
                                  const hub::Listing& listing, const std::vector<hub::RemoteFile>& weights,
                                  const std::vector<hub::RemoteFile>& small,
@@ -167,7 +162,7 @@ engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& ca
       folder.put(content_of(cache, listing.repo, file), file.path, file.size, file.size);
   const fs::path path = gguf ? folder.path() / weights.front().name() : folder.path();
   try {
-    return plan_with_context(path, options, options.context_hint);
+    return engine::Engine::plan(path, options);
   } catch (const Error& error) {
     // The scratch folder's name means nothing to anybody: say the repository's.
     std::string text = error.what();

@@ -20,9 +20,4 @@ engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& ca
                                  const std::vector<hub::RemoteFile>& small,
                                  const hub::DownloadOptions& download, const engine::EngineOptions& options);
 
-// fit's rule for a model that was asked for with `context` tokens: with the model's own limit where that is
-// less.
-engine::MemoryReport plan_with_context(const std::filesystem::path& path, engine::EngineOptions options,
-                                       int64_t context);
-
 }  // namespace kvasir::cli

@@ -1,23 +1,24 @@
 // `kvasir rm`: removes a model's files, and of the Hugging Face cache what no other snapshot uses.
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/model_names.h"
+#include "cli/options.h"
+#include "cli/output.h"
 #include "hub/settings.h"
 
 namespace kvasir::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 struct RmFlags {
   std::string model;
@@ -31,10 +32,9 @@ struct Removal {
   std::vector<fs::path> files;    // links first, then what they lead to
   std::vector<fs::path> folders;  // to be removed when they are empty afterwards, innermost first
   std::vector<fs::path> trees;    // removed whole
-  std::string ref_commit;         // refs that name it go
-  fs::path refs;
-  uint64_t bytes = 0;   // that will be freed
-  uint64_t shared = 0;  // that stay, because another snapshot uses them
+  fs::path refs;                  // below it, those that name one of `commits` go
+  std::set<std::string> commits;
+  std::set<fs::path> shared;  // files that stay, because another model uses them
 };
 
 uint64_t size_of(const fs::path& path) {
@@ -61,52 +61,49 @@ std::map<fs::path, fs::path> links_below(const fs::path& folder) {
   return out;
 }
 
-// Of one snapshot: the files of `models` (links), and the blobs that nothing else of the repository links to.
-Removal from_cache(const hub::HubCache& cache, const std::vector<const hub::LocalModel*>& models,
-                   bool whole_snapshot) {
-  const hub::LocalModel& first = *models.front();
-  const fs::path repo = cache.repo_folder(first.repo);
-  const fs::path snapshot = cache.snapshot(first.repo, first.commit);
-  const std::map<fs::path, fs::path> links = links_below(repo / "snapshots");
-  std::set<fs::path> gone;
-  for (const hub::LocalModel* model : models)
-    for (const fs::path& file : model->files) gone.insert(file);
-  bool anything_left = false;
-  for (const auto& [link, blob] : links) {
-    const bool inside = link.string().starts_with(snapshot.string() + "/");
-    if (inside && whole_snapshot) gone.insert(link);
-    if (inside && !gone.contains(link)) anything_left = true;
+// Of a repository of the cache: the files of `models`, snapshots that hold nothing else, and the blobs that
+// nothing else links to. With all models that there are, the repository goes whole, snapshots without weights
+// and downloads that were never finished included.
+Removal from_cache(const hub::HubCache& cache, const std::vector<hub::LocalModel>& all,
+                   const std::vector<const hub::LocalModel*>& models) {
+  const std::string& name = models.front()->repo;
+  const fs::path repo = cache.repo_folder(name), snapshots = repo / "snapshots";
+  std::map<std::string, size_t> left;  // models by commit that stay
+  for (const hub::LocalModel& model : all)
+    if (model.store == hub::Store::huggingface && model.repo == name) ++left[model.commit];
+  for (const hub::LocalModel* model : models) --left[model->commit];
+  Removal removal;
+  if (std::all_of(left.begin(), left.end(), [](const auto& entry) { return entry.second == 0; })) {
+    removal.trees = {repo, cache.lock_file(name, "x").parent_path()};
+    return removal;
   }
-  std::set<fs::path> kept;
+  const std::map<fs::path, fs::path> links = links_below(snapshots);
+  std::set<fs::path> gone;
+  for (const hub::LocalModel* model : models) gone.insert(model->files.begin(), model->files.end());
+  for (const auto& [commit, count] : left) {
+    if (count > 0) continue;
+    const std::string inside = cache.snapshot(name, commit).string() + "/";
+    for (const auto& [link, blob] : links)
+      if (link.string().starts_with(inside)) gone.insert(link);
+    removal.commits.insert(commit);
+  }
+  std::set<fs::path> kept, blobs;
   for (const auto& [link, blob] : links)
     if (!gone.contains(link)) kept.insert(blob);
-  Removal removal;
-  std::set<fs::path> blobs;
   for (const fs::path& link : gone) {
     removal.files.push_back(link);
-    for (fs::path folder = link.parent_path();
-         folder != snapshot && folder.string().size() > snapshot.string().size();
+    for (fs::path folder = link.parent_path(); folder.string().size() > snapshots.string().size();
          folder = folder.parent_path())
       removal.folders.push_back(folder);
     const auto at = links.find(link);
     if (at == links.end() || at->second == link) continue;
-    if (kept.contains(at->second)) {
-      removal.shared += size_of(at->second);
-    } else if (at->second.parent_path() == repo / "blobs") {
+    if (kept.contains(at->second))
+      removal.shared.insert(at->second);
+    else if (at->second.parent_path() == repo / "blobs")
       blobs.insert(at->second);
-    }
   }
-  for (const fs::path& blob : blobs) removal.files.push_back(blob);
-  if (!anything_left) {
-    removal.folders.push_back(snapshot);
-    removal.refs = repo / "refs";
-    removal.ref_commit = first.commit;
-    // The last snapshot: nothing of the repository is left but what was never finished.
-    if (cache.snapshots(first.repo).size() == 1) {
-      removal.trees.push_back(repo);
-      removal.trees.push_back(cache.lock_file(first.repo, "x").parent_path());
-    }
-  }
+  removal.files.insert(removal.files.end(), blobs.begin(), blobs.end());
+  removal.refs = repo / "refs";
   return removal;
 }
 
@@ -135,25 +132,26 @@ Removal from_ollama(const std::vector<hub::LocalModel>& all, const hub::LocalMod
     return &other != &model && other.store == hub::Store::ollama && other.path == model.path;
   });
   if (shared)
-    removal.shared = size_of(model.path);
+    removal.shared.insert(model.path);
   else if (model.path != model.files.front())
     removal.files.push_back(model.path);
   return removal;
 }
 
-void count_bytes(Removal* removal) {
-  std::set<fs::path> seen(removal->files.begin(), removal->files.end());
-  for (const fs::path& file : seen) removal->bytes += size_of(file);
-  for (const fs::path& tree : removal->trees) {
-    std::error_code error;
-    for (fs::recursive_directory_iterator at(tree, error), end; !error && at != end; at.increment(error))
-      if (!seen.contains(at->path())) removal->bytes += size_of(at->path());
-  }
+uint64_t bytes_of(const std::set<fs::path>& files) {
+  uint64_t bytes = 0;
+  for (const fs::path& file : files) bytes += size_of(file);
+  return bytes;
 }
 
-std::string size_text(uint64_t bytes) {
-  return bytes >= 1'000'000'000 ? fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9)
-                                : fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+uint64_t freed_bytes(const Removal& removal) {
+  std::set<fs::path> files(removal.files.begin(), removal.files.end());
+  for (const fs::path& tree : removal.trees) {
+    std::error_code error;
+    for (fs::recursive_directory_iterator at(tree, error), end; !error && at != end; at.increment(error))
+      files.insert(at->path());
+  }
+  return bytes_of(files);
 }
 
 // A download that is running holds the lock of the blob that it writes.
@@ -189,7 +187,7 @@ void carry_out(const Removal& removal) {
         text.resize(std::fread(text.data(), 1, text.size(), file));
         std::fclose(file);
       }
-      if (text.substr(0, 40) == removal.ref_commit) fs::remove(at->path(), ignored);
+      if (removal.commits.contains(text.substr(0, 40))) fs::remove(at->path(), ignored);
     }
   for (const fs::path& folder : removal.folders)
     if (fs::is_empty(folder, error) && !error) fs::remove(folder, error);
@@ -221,7 +219,7 @@ std::vector<const hub::LocalModel*> find(const std::vector<hub::LocalModel>& all
     if (!repo.empty()) found = repo;
   } else if (reference && !reference->revision.empty() && reference->quant.empty() &&
              reference->file.empty()) {
-    const hub::HubCache cache(hub::settings_from_environment().cache);
+    const hub::HubCache cache(hub::cache_folder());
     const auto snapshot = cache.find_snapshot(reference->repo, reference->revision);
     found.clear();
     for (const hub::LocalModel& model : all)
@@ -254,60 +252,35 @@ int rm(const RmFlags& flags) {
   const std::vector<hub::LocalModel> all = local_models();
   const std::vector<const hub::LocalModel*> found = find(all, flags.model);
   const hub::Store store = found.front()->store;
-  const hub::HubCache cache(hub::settings_from_environment().cache);
-  std::vector<Removal> removals;
+  const hub::HubCache cache(hub::cache_folder());
+  Removal removal;
   std::vector<hub::FileLock> locks;
   if (store == hub::Store::huggingface) {
     locks = lock_blobs(cache, found.front()->repo);
-    // All of a snapshot's models: the snapshot. All of its snapshots: one after the other would count shared
-    // blobs twice, so the repository goes whole.
-    std::map<std::string, std::vector<const hub::LocalModel*>> by_commit;
-    for (const hub::LocalModel* model : found) by_commit[model->commit].push_back(model);
-    const std::vector<std::string> commits = cache.snapshots(found.front()->repo);
-    const auto models_of = [&](const std::string& commit) {
-      return hub::scan_repository(cache, found.front()->repo, commit).size();
-    };
-    const bool everything = by_commit.size() == commits.size() &&
-                            std::all_of(by_commit.begin(), by_commit.end(), [&](const auto& entry) {
-                              return entry.second.size() == models_of(entry.first);
-                            });
-    if (everything) {
-      Removal removal;
-      removal.trees = {cache.repo_folder(found.front()->repo),
-                       cache.lock_file(found.front()->repo, "x").parent_path()};
-      removals.push_back(std::move(removal));
-    } else {
-      for (const auto& [commit, models] : by_commit)
-        removals.push_back(from_cache(cache, models, models.size() == models_of(commit)));
-    }
+    removal = from_cache(cache, all, found);
   } else if (store == hub::Store::ollama) {
-    removals.push_back(from_ollama(all, *found.front()));
+    removal = from_ollama(all, *found.front());
   } else {
     const fs::path model = found.front()->path;
-    removals.push_back(from_folder(found, store == hub::Store::lm_studio
-                                              ? model.parent_path().parent_path().parent_path()
-                                              : model.parent_path()));
+    removal =
+        from_folder(found, store == hub::Store::lm_studio ? model.parent_path().parent_path().parent_path()
+                                                          : model.parent_path());
   }
-  uint64_t bytes = 0, shared = 0;
-  for (Removal& removal : removals) {
-    count_bytes(&removal);
-    bytes += removal.bytes;
-    shared += removal.shared;
-  }
+  const uint64_t bytes = freed_bytes(removal), shared = bytes_of(removal.shared);
   const bool foreign = store == hub::Store::ollama || store == hub::Store::lm_studio;
   if (foreign && !flags.force)
     throw_error(ErrorCode::invalid_input, "{}: these files are {}'s ({}): remove them there, or with --force",
                 printable(flags.model), store == hub::Store::ollama ? "Ollama" : "LM Studio",
                 printable(found.front()->path.string()));
-  std::string names;
-  for (const hub::LocalModel* model : found) names += (names.empty() ? "" : ", ") + model->name;
+  std::vector<std::string> names;
+  for (const hub::LocalModel* model : found) names.push_back(printable(model->name));
+  const std::string list = fmt::format("{}", fmt::join(names, ", "));
   const std::string what = fmt::format(
-      "{} ({}{})", printable(names), size_text(bytes),
+      "{} ({}{})", list, size_text(bytes),
       shared > 0 ? fmt::format("; {} more stay: another model uses them", size_text(shared)) : "");
   if (flags.dry_run) {
     if (flags.json)
-      std::printf("%s\n",
-                  Json({{"removed", false}, {"models", names}, {"freed_bytes", bytes}}).dump().c_str());
+      print_json({{"removed", false}, {"models", names}, {"freed_bytes", bytes}});
     else
       std::printf("would remove %s\n", what.c_str());
     return kExitDone;
@@ -316,11 +289,11 @@ int rm(const RmFlags& flags) {
     std::fprintf(stderr, "nothing was removed\n");
     return kExitFailure;
   }
-  for (const Removal& removal : removals) carry_out(removal);
+  carry_out(removal);
   if (flags.json)
-    std::printf("%s\n", Json({{"removed", true}, {"models", names}, {"freed_bytes", bytes}}).dump().c_str());
+    print_json({{"removed", true}, {"models", names}, {"freed_bytes", bytes}});
   else
-    std::printf("removed %s: %s freed\n", printable(names).c_str(), size_text(bytes).c_str());
+    std::printf("removed %s: %s freed\n", list.c_str(), size_text(bytes).c_str());
   return kExitDone;
 }
 
@@ -329,14 +302,13 @@ int rm(const RmFlags& flags) {
 void add_rm(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<RmFlags>();
   CLI::App* command = app.add_subcommand("rm", "Remove a model from this machine");
-  command
-      ->add_option("NAME", flags->model,
-                   "As `kvasir ls` prints it; org/name alone means all of the repository")
+  add_text(*command, "NAME", flags->model, kModelValue,
+           "As `kvasir ls` prints it; org/name alone means all of the repository")
       ->required();
   command->add_flag("--yes,-y", flags->yes, "Do not ask");
   command->add_flag("--force", flags->force, "Also files that belong to Ollama or LM Studio");
   command->add_flag("--dry-run", flags->dry_run, "Only say what would be freed");
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_json(*command, flags->json);
   command->footer(
       "Examples:\n"
       "  kvasir rm unsloth/Qwen3-4B-GGUF:Q8_0             one quantization\n"

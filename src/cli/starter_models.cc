@@ -1,12 +1,6 @@
 #include "cli/starter_models.h"
 
-#include <openssl/evp.h>
-
-#include <cstdlib>
-#include <fstream>
-#include <memory>
-
-#include "base/error.h"
+#include "base/environment.h"
 
 namespace kvasir::cli {
 
@@ -43,29 +37,8 @@ const StarterModel* find_starter(std::string_view short_name) {
 }
 
 std::filesystem::path models_folder() {
-  if (const char* folder = std::getenv("KVASIR_MODELS"); folder != nullptr && *folder != '\0') return folder;
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0')
-    return std::filesystem::path(data) / "kvasir" / "models";
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".local" / "share" / "kvasir" / "models";
-}
-
-std::string sha256_of_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw_error(ErrorCode::not_found, "{}: cannot be opened", printable(path.string()));
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  KVASIR_CHECK(context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
-  std::vector<char> buffer(size_t{1} << 20);
-  while (file) {
-    file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(file.gcount()));
-  }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned length = 0;
-  EVP_DigestFinal_ex(context.get(), digest, &length);
-  std::string hex;
-  for (unsigned i = 0; i < length; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
+  if (const std::string folder = environment("KVASIR_MODELS"); !folder.empty()) return folder;
+  return user_folder("XDG_DATA_HOME", ".local/share") / "kvasir" / "models";
 }
 
 }  // namespace kvasir::cli

@@ -33,6 +33,4 @@ std::filesystem::path models_folder();
 // with the list.
 std::filesystem::path resolve_model(const std::string& model);
 
-std::string sha256_of_file(const std::filesystem::path& path);
-
 }  // namespace kvasir::cli

@@ -5,6 +5,7 @@
 #include "base/mapped_file.h"
 #include "cli/command.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "models/synth.h"
 
 namespace kvasir::cli {
@@ -17,7 +18,7 @@ struct SynthFlags {
   std::string format = "f32";
   std::string config;
   std::vector<std::string> set;
-  uint64_t seed = 0;
+  std::optional<uint64_t> seed;
   bool list = false;
   bool json = false;
 };
@@ -27,7 +28,7 @@ int synth(const SynthFlags& flags) {
   if (flags.list) {
     const Json out = {{"families", models::synth_families()}, {"sizes", models::synth_sizes()}};
     if (flags.json) {
-      std::printf("%s\n", out.dump(1).c_str());
+      print_json(out, 1);
     } else {
       for (const auto& [key, values] : out.items()) {
         std::printf("%s:", key.c_str());
@@ -57,17 +58,14 @@ int synth(const SynthFlags& flags) {
       throw_error(ErrorCode::invalid_input, "{}: is no JSON object", printable(flags.config));
     config.merge_patch(overrides);
   }
-  models::synthesize(config, models::synth_format(flags.format), flags.seed, flags.out);
+  const uint64_t seed = flags.seed.value_or(0);
+  models::synthesize(config, models::synth_format(flags.format), seed, flags.out);
   if (flags.json)
-    std::printf(
-        "%s\n",
-        Json({{"path", flags.out}, {"format", flags.format}, {"seed", flags.seed}, {"config", config}})
-            .dump()
-            .c_str());
+    print_json({{"path", flags.out}, {"format", flags.format}, {"seed", seed}, {"config", config}});
   else
     std::printf("%s: written (%s, %s, seed %llu)\n", flags.out.c_str(),
                 config.value("model_type", "?").c_str(), flags.format.c_str(),
-                static_cast<unsigned long long>(flags.seed));
+                static_cast<unsigned long long>(seed));
   return kExitDone;
 }
 
@@ -77,23 +75,16 @@ void add_synth(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<SynthFlags>();
   CLI::App* command =
       app.add_subcommand("synth", "Write a checkpoint of random weights, for tests and benchmarks");
-  command->add_option("OUT", flags->out, "Folder (safetensors, MLX) or .gguf file to write")
-      ->type_name(kFileValue);
+  add_text(*command, "OUT", flags->out, kFileValue, "Folder (safetensors, MLX) or .gguf file to write");
   add_text(*command, "--family", flags->family, "NAME", "model_type (see --list; default llama)");
   add_text(*command, "--size", flags->size, "NAME", "See --list; default tiny");
   add_text(*command, "--format", flags->format, "NAME",
            "f32, f16, bf16, mlx-affine-4-64, gguf-q4_0, gguf-q4_K, ... (default f32)");
   add_text(*command, "--config", flags->config, kFileValue, "A config.json instead of --family and --size");
   add_list(*command, "--set", flags->set, "K=V", "A field of the configuration");
-  command
-      ->add_option("--seed", CLI::callback_t([flags](const CLI::results_t& results) {
-                     flags->seed = parse_unsigned("--seed", results.back());
-                     return true;
-                   }),
-                   "Same seed, same bytes (default 0)")
-      ->type_name("N");
+  add_unsigned(*command, "--seed", flags->seed, "N", "Same seed, same bytes (default 0)");
   command->add_flag("--list", flags->list, "List families and sizes");
-  command->add_flag("--json", flags->json, "Machine-readable output");
+  add_json(*command, flags->json);
   command->footer("Example: kvasir synth /tmp/bench.gguf --family llama --size 1b --format gguf-q4_0");
   command->callback([flags, &invocation] { invocation.work = [flags] { return synth(*flags); }; });
 }

@@ -1,9 +1,8 @@
 #include "formats/storage_format.h"
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 
+#include "base/ascii.h"
 #include "base/error.h"
 
 namespace kvasir::formats {
@@ -68,12 +67,6 @@ constexpr bool in_enumeration_order() {
 }
 static_assert(in_enumeration_order(), "kFormats has one row per StorageFormat, in its order");
 static_assert(kFormats.size() == static_cast<size_t>(F::int_scaled) + 1);
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
-  });
-}
 
 }  // namespace
 

@@ -19,8 +19,8 @@ int64_t now_seconds() {
 }
 
 std::string hub_header(const HttpResponse& response, const char* name) {
-  const auto at = response.hub_headers.find(name);
-  return at == response.hub_headers.end() ? std::string() : at->second;
+  const std::string* value = response.hub_header(name);
+  return value == nullptr ? std::string() : *value;
 }
 
 std::string token_hint(const HubSettings& settings) {

@@ -2,12 +2,20 @@
 
 #include <openssl/evp.h>
 
+#include <fstream>
+#include <vector>
+
 #include "base/error.h"
 
 namespace kvasir::hub {
 
+ContentDigest::ContentDigest() : ContentDigest(Kind::sha256, 0) {}
+
 ContentDigest::ContentDigest(std::string_view expected, uint64_t size)
-    : context_(EVP_MD_CTX_new()), git_(expected.size() == 40), size_(size) {
+    : ContentDigest(expected.size() == 40 ? Kind::git : Kind::sha256, size) {}
+
+ContentDigest::ContentDigest(Kind kind, uint64_t size)
+    : context_(EVP_MD_CTX_new()), kind_(kind), size_(size) {
   KVASIR_CHECK(context_ != nullptr);
   restart();
 }
@@ -17,8 +25,8 @@ ContentDigest::~ContentDigest() {
 }
 
 void ContentDigest::restart() {
-  KVASIR_CHECK(EVP_DigestInit_ex(context_, git_ ? EVP_sha1() : EVP_sha256(), nullptr) == 1);
-  if (!git_) return;
+  KVASIR_CHECK(EVP_DigestInit_ex(context_, kind_ == Kind::git ? EVP_sha1() : EVP_sha256(), nullptr) == 1);
+  if (kind_ != Kind::git) return;
   const std::string header = fmt::format("blob {}", size_);
   EVP_DigestUpdate(context_, header.c_str(), header.size() + 1);  // with its NUL
 }
@@ -34,6 +42,25 @@ std::string ContentDigest::hex() {
   std::string out;
   for (unsigned i = 0; i < length; ++i) out += fmt::format("{:02x}", digest[i]);
   return out;
+}
+
+std::string sha256(std::string_view content) {
+  ContentDigest digest;
+  digest.update(std::as_bytes(std::span(content)));
+  return digest.hex();
+}
+
+std::string sha256_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw_error(ErrorCode::not_found, "{}: cannot be opened", printable(path.string()));
+  ContentDigest digest;
+  std::vector<char> buffer(size_t{1} << 20);
+  while (file) {
+    file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    digest.update(std::as_bytes(std::span(buffer).first(static_cast<size_t>(file.gcount()))));
+  }
+  if (file.bad()) throw_error(ErrorCode::not_found, "{}: cannot be read", printable(path.string()));
+  return digest.hex();
 }
 
 }  // namespace kvasir::hub

@@ -292,23 +292,19 @@ Verdict Downloader::check_response(const HttpResponse& response, const Part& par
   const std::string what = fmt::format("{}/{}", listing_.repo, blob.file.path);
 
   // What the hub itself says of the file must agree with its listing.
-  const auto hub_value = [&](const char* name) -> const std::string* {
-    const auto found = response.hub_headers.find(name);
-    return found == response.hub_headers.end() ? nullptr : &found->second;
-  };
   const bool from_hub = origin_of(response.url) == origin_;
   if (!direct || from_hub) {
-    const std::string* etag = hub_value("x-linked-etag");
-    if (etag == nullptr && from_hub) etag = hub_value("etag");
+    const std::string* etag = response.hub_header("x-linked-etag");
+    if (etag == nullptr && from_hub) etag = response.hub_header("etag");
     const std::string digest = etag == nullptr ? std::string() : bare_etag(*etag);
     if (is_digest(digest) && digest.size() == blob.file.digest.size() && digest != blob.file.digest)
       throw_error(ErrorCode::corrupt_file, "{}: the hub lists {} and serves {}: run the command again", what,
                   blob.file.digest, digest);
-    const std::string* commit = hub_value("x-repo-commit");
+    const std::string* commit = response.hub_header("x-repo-commit");
     if (commit != nullptr && is_digest(*commit) && *commit != listing_.commit)
       throw_error(ErrorCode::corrupt_file, "{}: asked for commit {}, the hub serves {}", what,
                   listing_.commit, *commit);
-    const std::string* linked = hub_value("x-linked-size");
+    const std::string* linked = response.hub_header("x-linked-size");
     if (linked != nullptr && parse_length(*linked) != blob.file.size)
       throw_error(ErrorCode::corrupt_file, "{}: the hub lists {} bytes and serves {}", what, blob.file.size,
                   printable(*linked));
@@ -469,7 +465,8 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
       case Verdict::go_on:
         break;
     }
-    if (stopping()) return;
+    // A part that another one's restart made obsolete ended because it was told to.
+    if (stopping() || blob.generation != part.generation) return;
     if (response.failure == NetworkFailure::none && response.status == 416) {
       restart(part, "the server knows no such range");
       return;

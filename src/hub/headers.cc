@@ -5,6 +5,8 @@
 #include <charconv>
 #include <memory>
 
+#include "base/ascii.h"
+
 namespace kvasir::hub {
 namespace {
 
@@ -41,17 +43,6 @@ bool parse_number(std::string_view text, uint64_t* out) {
   if (text.empty()) return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
   return error == std::errc() && end == text.data() + text.size();
-}
-
-char lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (lower(a[i]) != lower(b[i])) return false;
-  return true;
 }
 
 // Takes one parameter (";name=value" or ";name=\"value\"") off `text`; false when the next is none.
@@ -211,9 +202,8 @@ std::string origin_of(const std::string& url) {
   const UrlHandle handle = parse_url(url);
   if (handle == nullptr) return {};
   const std::string scheme = url_part(handle, CURLUPART_SCHEME);
-  std::string host = url_part(handle, CURLUPART_HOST);
+  const std::string host = ascii_lower(url_part(handle, CURLUPART_HOST));
   if (scheme.empty() || host.empty()) return {};
-  for (char& c : host) c = lower(c);
   return scheme + "://" + host + ":" + url_part(handle, CURLUPART_PORT, CURLU_DEFAULT_PORT);
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <mutex>
 
+#include "base/ascii.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "hub/headers.h"
 
@@ -45,6 +47,11 @@ NetworkFailure failure_of(CURLcode code) {
     default:  // CURLE_PARTIAL_FILE, CURLE_RECV_ERROR, CURLE_GOT_NOTHING, HTTP/2 stream errors and their like
       return NetworkFailure::cut;
   }
+}
+
+const std::string* find(const std::map<std::string, std::string>& headers, const std::string& name) {
+  const auto at = headers.find(name);
+  return at == headers.end() ? nullptr : &at->second;
 }
 
 struct HeaderList {
@@ -88,14 +95,11 @@ struct HttpClient::State {
     }
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return line.size();
-    std::string name(line.substr(0, colon));
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     std::string_view value = line.substr(colon + 1);
     while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
     while (!value.empty() && (value.back() == '\r' || value.back() == '\n' || value.back() == ' '))
       value.remove_suffix(1);
-    state.response.headers[name] = std::string(value);
+    state.response.headers[ascii_lower(line.substr(0, colon))] = std::string(value);
     return line.size();
   }
 
@@ -148,8 +152,11 @@ struct HttpClient::State {
 };
 
 const std::string* HttpResponse::header(const std::string& name) const {
-  const auto at = headers.find(name);
-  return at == headers.end() ? nullptr : &at->second;
+  return find(headers, name);
+}
+
+const std::string* HttpResponse::hub_header(const std::string& name) const {
+  return find(hub_headers, name);
 }
 
 HttpClient::HttpClient(double timeout, std::function<bool()> cancelled) : state_(std::make_unique<State>()) {
@@ -203,10 +210,9 @@ HttpResponse HttpClient::once(const HttpRequest& request, const std::string& url
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &State::on_progress);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &state);
   // Certificate paths as the tools around libcurl take them.
-  if (const char* file = std::getenv("CURL_CA_BUNDLE"); file != nullptr && *file != '\0')
-    curl_easy_setopt(curl, CURLOPT_CAINFO, file);
-  else if (file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
-    curl_easy_setopt(curl, CURLOPT_CAINFO, file);
+  std::string authorities = environment("CURL_CA_BUNDLE");
+  if (authorities.empty()) authorities = environment("SSL_CERT_FILE");
+  if (!authorities.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, authorities.c_str());
 
   const CURLcode code = curl_easy_perform(curl);
   long status = 0;

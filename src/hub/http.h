@@ -36,7 +36,9 @@ struct HttpResponse {
   std::string url;   // that answered, after redirects
   std::string body;  // when the request had no receiver, or the status was no 2xx (bounded)
 
+  // Null where there is none; `name` in lower case.
   const std::string* header(const std::string& name) const;
+  const std::string* hub_header(const std::string& name) const;
 };
 
 struct HttpRequest {

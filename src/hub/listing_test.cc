@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/test_folder.h"
 #include "hub/digest.h"
 
 namespace kvasir::hub {
@@ -67,6 +69,12 @@ TEST(Digest, KnownValues) {
     digest.update(std::as_bytes(std::span(text.data(), text.size())));
     EXPECT_EQ(digest.hex(), expected);
   }
+  const std::string hex = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
+  EXPECT_EQ(sha256(text), hex);
+  const TestFolder folder("digest");
+  write_file_atomically(folder.path() / "hello", text);
+  EXPECT_EQ(sha256_of_file(folder.path() / "hello"), hex);
+  EXPECT_THROW(sha256_of_file(folder.path() / "other"), Error);
 }
 
 }  // namespace

@@ -1,15 +1,15 @@
 #include "hub/local_stores.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
+#include "base/ascii.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "formats/json.h"
 #include "hub/headers.h"
 #include "hub/select.h"
-#include "hub/settings.h"
 
 namespace kvasir::hub {
 namespace {
@@ -124,24 +124,12 @@ void name_models(std::vector<LocalModel>* models, const std::string& repo, const
   }
 }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
 std::vector<fs::path> existing(std::initializer_list<fs::path> folders) {
   std::vector<fs::path> out;
   std::error_code ignored;
   for (const fs::path& folder : folders)
     if (fs::is_directory(folder, ignored)) out.push_back(folder);
   return out;
-}
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-    return lower(x) == lower(y);
-  });
 }
 
 }  // namespace
@@ -312,7 +300,7 @@ std::vector<LocalModel> scan_folder(const fs::path& folder) {
 }
 
 std::vector<fs::path> ollama_folders() {
-  if (const std::string folder = variable("OLLAMA_MODELS"); !folder.empty())
+  if (const std::string folder = environment("OLLAMA_MODELS"); !folder.empty())
     return existing({expand_home(folder)});
   return existing({home_folder() / ".ollama" / "models", "/usr/share/ollama/.ollama/models"});
 }

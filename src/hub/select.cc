@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "formats/file_names.h"
 #include "formats/json.h"
@@ -14,13 +15,6 @@ namespace kvasir::hub {
 namespace {
 
 constexpr std::string_view kGguf = ".gguf";
-
-std::string upper(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  return out;
-}
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -67,7 +61,7 @@ bool GgufGroup::is_unquantized() const {
 }
 
 std::string quant_in_name(std::string_view file_name) {
-  const std::string name = upper(file_name);
+  const std::string name = ascii_upper(file_name);
   // The name ends with the quantization as a rule ("Model-7B-Q4_K_M.gguf"): the last match counts.
   size_t best = std::string::npos;
   std::string found;
@@ -101,7 +95,7 @@ std::vector<GgufGroup> gguf_groups(std::span<const RemoteFile> files) {
   std::map<std::string, uint32_t> counts;
   for (const RemoteFile& file : files) {
     if (!file.path.ends_with(kGguf)) continue;
-    const std::string name = upper(file.name());
+    const std::string name = ascii_upper(file.name());
     if (name.find("MMPROJ") != std::string::npos || name.find("IMATRIX") != std::string::npos) continue;
     std::string stem;
     uint32_t number = 1, count = 1;
@@ -131,13 +125,14 @@ std::vector<GgufGroup> gguf_groups(std::span<const RemoteFile> files) {
 
 const GgufGroup& find_quant(std::span<const GgufGroup> groups, std::string_view quant,
                             const std::string& repo) {
-  const std::string wanted = upper(quant);
+  const std::string wanted = ascii_upper(quant);
   const GgufGroup* found = nullptr;
   int exact = 0, prefix = 0;
   for (const GgufGroup& group : groups) {
     const size_t slash = group.name.rfind('/');
-    const std::string base = upper(slash == std::string::npos ? group.name : group.name.substr(slash + 1));
-    if (group.quant == wanted || base == wanted || upper(group.name) == wanted) {
+    const std::string base =
+        ascii_upper(slash == std::string::npos ? group.name : group.name.substr(slash + 1));
+    if (group.quant == wanted || base == wanted || ascii_upper(group.name) == wanted) {
       if (exact++ == 0) found = &group;
     } else if (exact == 0 && group.quant.starts_with(wanted)) {
       if (prefix++ == 0) found = &group;

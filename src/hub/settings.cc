@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
+#include "base/ascii.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "hub/headers.h"
 
@@ -17,15 +18,8 @@ namespace fs = std::filesystem;
 constexpr const char* kPublicHub = "https://huggingface.co";
 constexpr size_t kTokenLimit = 4096;
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
 bool is_true(const char* name) {
-  std::string value = variable(name);
-  std::transform(value.begin(), value.end(), value.begin(),
-                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
+  const std::string value = ascii_upper(environment(name));
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
@@ -44,22 +38,27 @@ void check_token(const std::string& token, const std::string& source) {
                   "{}: the token holds a character that no token has: copy it again", printable(source));
 }
 
-}  // namespace
-
-fs::path home_folder() {
-  const std::string home = variable("HOME");
-  return home.empty() ? fs::path(".") : fs::path(home);
+// Everything of the hub's own tools: cache and token.
+fs::path hub_home() {
+  const fs::path home = expand_home(environment("HF_HOME"));
+  return home.empty() ? user_folder("XDG_CACHE_HOME", ".cache") / "huggingface" : home;
 }
 
-fs::path expand_home(const std::string& path) {
-  if (path == "~") return home_folder();
-  if (path.starts_with("~/")) return home_folder() / path.substr(2);
-  return path;
+}  // namespace
+
+fs::path cache_folder() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
+    if (const std::string folder = environment(name); !folder.empty()) return expand_home(folder);
+  return hub_home() / "hub";
+}
+
+bool offline_in_environment() {
+  return is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE");
 }
 
 HubSettings settings_from_environment() {
   HubSettings out;
-  out.endpoint = variable("HF_ENDPOINT");
+  out.endpoint = environment("HF_ENDPOINT");
   if (out.endpoint.empty()) out.endpoint = kPublicHub;
   while (out.endpoint.ends_with('/')) out.endpoint.pop_back();
   const std::string origin = origin_of(out.endpoint);
@@ -67,21 +66,14 @@ HubSettings settings_from_environment() {
     throw_error(ErrorCode::invalid_input, "HF_ENDPOINT: '{}' is no http or https URL",
                 printable(out.endpoint));
 
-  fs::path home = expand_home(variable("HF_HOME"));
-  if (home.empty()) {
-    const std::string cache = variable("XDG_CACHE_HOME");
-    home = (cache.empty() ? home_folder() / ".cache" : expand_home(cache)) / "huggingface";
-  }
-  out.cache = expand_home(variable("HF_HUB_CACHE"));
-  if (out.cache.empty()) out.cache = expand_home(variable("HUGGINGFACE_HUB_CACHE"));
-  if (out.cache.empty()) out.cache = home / "hub";
+  out.cache = cache_folder();
 
-  fs::path token_file = expand_home(variable("HF_TOKEN_PATH"));
-  if (token_file.empty()) token_file = home / "token";
+  fs::path token_file = expand_home(environment("HF_TOKEN_PATH"));
+  if (token_file.empty()) token_file = hub_home() / "token";
   out.token_file = token_file.string();
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     if (!out.token.empty()) break;
-    out.token = stripped(variable(name));
+    out.token = stripped(environment(name));
     out.token_source = name;
   }
   if (out.token.empty()) {
@@ -92,8 +84,8 @@ HubSettings settings_from_environment() {
   }
   check_token(out.token, out.token_source);
 
-  out.offline = is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE");
-  if (const std::string text = variable("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
+  out.offline = offline_in_environment();
+  if (const std::string text = environment("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out.timeout);
     if (error != std::errc() || end != text.data() + text.size() ||
         !(out.timeout >= 1 && out.timeout <= 3600))

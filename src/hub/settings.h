@@ -20,8 +20,8 @@ struct HubSettings {
 // Throws Error{invalid_input} naming the variable whose value cannot be used.
 HubSettings settings_from_environment();
 
-std::filesystem::path home_folder();
-// "~" and "~/..." expanded.
-std::filesystem::path expand_home(const std::string& path);
+// Its `cache` and `offline` alone, for those who ask no hub: no token is read, nothing can be wrong.
+std::filesystem::path cache_folder();
+bool offline_in_environment();
 
 }  // namespace kvasir::hub

@@ -3,61 +3,17 @@
 
     run.py KVASIR SOURCE_FOLDER
 """
-import array
 import json
 import math
 import os
 import struct
-import subprocess
-import sys
 import tempfile
 
-KVASIR, SOURCE = sys.argv[1], sys.argv[2]
-ENV = dict(os.environ, KVASIR_MODELS=os.path.join(SOURCE, "models"))
-SMOL = os.path.join(SOURCE, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-GEMMA = os.path.join(SOURCE, "models", "gemma-3-270m-Q4_K_M.gguf")
-failures = []
-
-
-def run(*args, stdin=None, timeout=300):
-    return subprocess.run([KVASIR, *map(str, args)], capture_output=True, input=stdin, env=ENV, timeout=timeout)
-
-
-def check(condition, what):
-    print(("ok    " if condition else "FAIL  ") + what, flush=True)
-    if not condition:
-        failures.append(what)
-
-
-def expect_exit(code, *args, contains="", stdin=None):
-    result = run(*args, stdin=stdin)
-    message = result.stderr.decode(errors="replace")
-    first = message.splitlines()[0] if message else ""
-    ok = result.returncode == code and contains in message and (code == 0 or first.startswith("kvasir: "))
-    check(ok, f"exit {code}: {' '.join(map(str, args))[:90]}" + ("" if ok else f" -> {result.returncode}: {message[:300]}"))
-    return result
-
-
-def read_npy(path):
-    with open(path, "rb") as file:
-        data = file.read()
-    assert data[:6] == b"\x93NUMPY"
-    (length,) = struct.unpack("<H", data[8:10])
-    shape = eval(data[10:10 + length].decode().split("'shape': ")[1].split("), ")[0] + ")")
-    values = array.array("f")
-    values.frombytes(data[10 + length:])
-    return shape, values
+from harness import ENV, GEMMA, KVASIR, SMOL, SOURCE, Folder, check, expect_exit, finish, read_npy, run
 
 
 def main(folder):
-    def path(name):
-        return os.path.join(folder, name)
-
-    def write(name, content):
-        mode = "wb" if isinstance(content, bytes) else "w"
-        with open(path(name), mode) as file:
-            file.write(content)
-        return path(name)
+    write = path = Folder(folder)
 
     # Wrong usage: exit 2, with the nearest name.
     expect_exit(2, "generate", "smollm2", "--promt", "x", contains="--prompt")
@@ -264,6 +220,4 @@ def main(folder):
 
 with tempfile.TemporaryDirectory() as scratch:
     main(scratch)
-if failures:
-    print(f"{len(failures)} failed")
-    sys.exit(1)
+finish()

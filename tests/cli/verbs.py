@@ -4,63 +4,17 @@ Standard library only.
 
     verbs.py KVASIR SOURCE_FOLDER
 """
-import array
 import json
 import math
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 
-KVASIR, SOURCE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-ENV = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}
-ENV["KVASIR_MODELS"] = os.path.join(SOURCE, "models")
-SMOL = os.path.join(SOURCE, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-failures = []
-
-
-def run(*args, stdin=b"", timeout=300, **more):
-    return subprocess.run([KVASIR, *map(str, args)], capture_output=True, input=stdin, env=ENV, timeout=timeout, **more)
-
-
-def check(condition, what):
-    print(("ok    " if condition else "FAIL  ") + what, flush=True)
-    if not condition:
-        failures.append(what)
-
-
-def expect_exit(code, *args, contains="", stdin=b""):
-    result = run(*args, stdin=stdin)
-    message = result.stderr.decode(errors="replace")
-    first = message.splitlines()[0] if message else ""
-    ok = result.returncode == code and contains in first and (code == 0 or first.startswith("kvasir: "))
-    check(ok, f"exit {code}: {' '.join(map(str, args))[-100:]}" + ("" if ok else f" -> {result.returncode}: {message[:300]}"))
-    return result
-
-
-class Folder:
-    def __init__(self, path):
-        self.path = path
-
-    def __call__(self, name, content=None):
-        path = os.path.join(self.path, name)
-        if content is not None:
-            with open(path, "wb") as file:
-                file.write(content if isinstance(content, bytes) else content.encode())
-        return path
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def lines_of(data):
-    return [json.loads(line) for line in data.splitlines()]
+from harness import ENV, KVASIR, SMOL, SOURCE, Folder, check, expect_exit, finish, lines_of, read, read_npy, run
 
 
 def batched_runs(at):
@@ -146,13 +100,9 @@ def batched_runs(at):
     check(data.endswith(b"\n") and 0 < len(lines_of(data)) < 200, "it leaves whole lines only")
 
 
-def read_npy(path):
-    data = read(path)
-    (length,) = struct.unpack("<H", data[8:10])
-    shape = eval(data[10:10 + length].decode().split("'shape': ")[1].split("), ")[0] + ")")
-    values = array.array("f")
-    values.frombytes(data[10 + length:])
-    return [values[i * shape[1]:(i + 1) * shape[1]] for i in range(shape[0])]
+def npy_rows(path):
+    (rows, width), values = read_npy(path)
+    return [values[i * width:(i + 1) * width] for i in range(rows)]
 
 
 def softmax(row):
@@ -191,7 +141,7 @@ def kl(at):
     logits = {}
     for name, extra in (("one", []), ("two", []), ("one8", ["--activations", "bf16"])):
         run("eval", "logits", at(name[:3]), "--tokens", tokens, "--out", at(name + ".npy"), *extra)
-        logits[name] = read_npy(at(name + ".npy"))
+        logits[name] = npy_rows(at(name + ".npy"))
     for what, want, args in (
             ("two models", kl_by_hand(logits["two"], logits["one"], ids), [at("one"), "--against", at("two"), "--chunk", "7"]),
             ("two settings", kl_by_hand(logits["one"], logits["one8"], ids), [at("one"), "--activations", "bf16", "--against-activations", "f32"]),
@@ -335,6 +285,8 @@ def bad_input(at):
                        (["--kv-plain", "f8"], "--kv-plain"), (["--logprobs", "-2"], "--logprobs"), (["--frobnicate"], "unknown flag --frobnicate"),
                        (["extra"], "unexpected argument 'extra'"), (["--stop", "x" * 2000], "stop string")):
         expect_exit(2, "generate", "smollm2", "--prompt", "hi", *args, contains=says)
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--system", "a", "--system-file", at("system.txt", "b"), contains="--system")
+    expect_exit(2, "generate", "smollm2", "--raw", "--prompt", "hi", "--system", "a", contains="raw")
     expect_exit(2, "generate", "smollm2", "--prompt", "", contains="empty")
     expect_exit(2, "generate", "smollm2", "--file", at("empty.txt", ""), contains="empty")
     expect_exit(2, "generate", "smollm2", "--file", "/dev/null", contains="empty")
@@ -370,13 +322,11 @@ def bad_input(at):
     closed = subprocess.run(["bash", "-c", f"'{KVASIR}' version >&-"], capture_output=True, env=ENV)
     check(closed.returncode == 1 and b"cannot be written" in closed.stderr, "a closed standard output is an error")
     closed = subprocess.run(["bash", "-c", f"'{KVASIR}' eval logits smollm2 --tokens {at('i.json', '[1, 2]')} --out {at('c.npy')} --json <&- >&-"], capture_output=True, env=ENV)
-    check(closed.returncode == 1 and len(read_npy(at("c.npy"))) == 2, "files never land on a closed standard descriptor")
+    check(closed.returncode == 1 and len(npy_rows(at("c.npy"))) == 2, "files never land on a closed standard descriptor")
 
 
 sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "input": bad_input}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))
-if failures:
-    print(f"{len(failures)} failed")
-    sys.exit(1)
+finish()

@@ -307,6 +307,13 @@ def test_wrong_content(folder):
     result = place.get("org/name/big.dat")
     check(result.returncode == 0 and "entity tag changed" in result.text and place.whole("org/name", commit, "big.dat", data), f"an entity tag that changes between parts: begun anew {result.text[:300]}")
     shutil.rmtree(place.cache)
+    # ... while other parts of it are under way: theirs end because they are told to, which is no interrupt.
+    wide = noise(60 * MB, 4)
+    wide_commit = place.hub.add("org/wide", {"wide.dat": wide})
+    place.hub.faults["wide.dat"] = [slow(8 * MB)] * 3 + [replace(noise(60 * MB, 5), '"other"')]
+    result = place.get("org/wide/wide.dat")
+    check(result.returncode == 0 and "entity tag changed" in result.text and place.whole("org/wide", wide_commit, "wide.dat", wide), f"... with other parts under way, too: {result.returncode} {result.text[:300]}")
+    shutil.rmtree(place.cache)
     place.hub.faults["small.json"] = [longer(500)] * 5
     result = place.get("org/name/small.json")
     check(result.returncode == 1 and not os.path.exists(os.path.join(place.snapshot("org/name", commit), "small.json")), f"more bytes than listed are refused {result.text[:200]}")
@@ -715,6 +722,18 @@ def test_names_ls_rm(folder):
     check(place.run("rm", "mine", "--yes").returncode == 0 and os.listdir(os.path.join(home, "models")) == ["broken.gguf"], "rm in kvasir's own folder")
     check(place.run("rm", "nothing", "--yes").returncode == 1, "rm of nothing")
 
+    # Names that are no UTF-8: JSON is JSON all the same, and comes after the deed.
+    odd = os.path.join(home.encode(), b"models", b"caf\xe9.gguf")
+    with open(odd, "wb") as file:
+        file.write(q4)
+    listed = place.run("ls", "caf", "--json")
+    check(listed.returncode == 0 and json.loads(listed.stdout)[0]["bytes"] == len(q4), "ls --json of a name that is no UTF-8")
+    for verb in (["fit"], ["inspect"]):
+        result = subprocess.run([KVASIR.encode(), *[v.encode() for v in verb], odd, b"--json"], capture_output=True, env=place.env)
+        check(result.returncode == 0 and isinstance(json.loads(result.stdout.decode()), dict), f"{verb[0]} --json of it: {result.stderr[:200]}")
+    result = subprocess.run([KVASIR.encode(), b"rm", b"caf\xe9", b"--yes", b"--json"], capture_output=True, env=place.env)
+    check(result.returncode == 0 and json.loads(result.stdout.decode() or "{}").get("removed") is True and not os.path.exists(odd), f"rm --json of it: {result.stderr[:200]}")
+
     # Two revisions that share files.
     old = place.hub.add("org/two", {"m-Q8_0.gguf": q8, "extra-Q4_0.gguf": q4})
     place.get("org/two:Q8_0")
@@ -729,6 +748,64 @@ def test_names_ls_rm(folder):
     check(not os.path.exists(os.path.join(place.repo("org/two"), "refs", "main")) and os.path.exists(os.path.join(place.repo("org/two"), "refs", "v2")), "... with its ref")
     result = place.run("rm", "org/two", "--yes")
     check(result.returncode == 0 and not os.path.exists(place.repo("org/two")), "rm of the repository leaves nothing")
+    place.close()
+
+
+def test_rm_everything(folder):
+    """A repository goes whole: snapshots without weights, blobs that its revisions share."""
+    place = Place(folder)
+    q8 = synth("gguf-q8_0", folder)
+    place.hub.add("org/two", {"m-Q8_0.gguf": q8, "a.txt": b"a"})
+    place.hub.add("org/two", {"m-Q8_0.gguf": q8, "b.txt": b"b"}, revision="v2")
+    place.hub.add("org/two", {"notes.txt": b"no weights"}, revision="v3")
+    for name in ("org/two", "org/two@v2", "org/two/notes.txt@v3"):
+        check(place.get(name).returncode == 0, f"{name} is fetched")
+    result = place.run("rm", "org/two", "--yes", "--json")
+    freed = json.loads(result.stdout) if result.returncode == 0 else {}
+    check(freed.get("freed_bytes", 0) >= len(q8) and sorted(freed.get("models", [])) == ["org/two:Q8_0", "org/two:Q8_0@v2"], f"what two revisions share is counted once: {result.stdout} {result.stderr[:200]}")
+    check(not os.path.exists(place.repo("org/two")) and place.blobs("org/two") == [], f"nothing of it is left: {place.blobs('org/two')}")
+    place.close()
+
+
+def test_starters(folder):
+    """Short names: every flag does what it says, or is refused."""
+    place = Place(folder)
+    models = os.path.join(place.folder, "models")
+    for args in (["--connections", "2"], ["--retries", "1"], ["--context", "100"], ["--memory", "1G"], ["--force"], ["--quant", "Q4_0"], ["--revision", "main"]):
+        result = place.run("get", "smollm2", "--offline", *args)
+        check(result.returncode == 2 and args[0].encode() in result.stderr.splitlines()[0], f"get smollm2 {args[0]} is refused: {result.returncode} {result.stderr[:200]}")
+    for how in (["--offline"], []):
+        result = place.run("get", "smollm2", *how, env={} if how else {"HF_HUB_OFFLINE": "1"})
+        check(result.returncode == 1 and result.stderr.startswith(b"kvasir: offline") and not os.path.exists(models), f"offline, nothing is fetched: {result.stderr[:200]}")
+    result = place.run("get", "smollm2", "--dry-run", "--json")
+    plan = json.loads(result.stdout or b"{}")
+    check(result.returncode == 0 and plan.get("fetched") is False and plan.get("missing_bytes") == 98362432 and not os.path.exists(models), f"--dry-run says what would come, and fetches nothing: {result.stdout} {result.stderr[:200]}")
+    check(b"98.4 MB" in place.run("get", "smollm2", "--dry-run").stdout, "... in words, too")
+    result = place.run("get", "smollm2", "--dry-run", "--json", env={"KVASIR_CONNECTIONS": "2"})
+    check(result.returncode == 0, f"a default for repositories does not stand in a starter's way: {result.stderr[:200]}")
+    for args in (["--dry-run"], ["--offline"], ["--quant", "Q4_0"], ["--if-missing"]):
+        result = place.run("get", *args)
+        check(result.returncode == 2 and b"MODEL" in result.stderr.splitlines()[0], f"get {args[0]} of nothing is refused: {result.stdout[:100]} {result.stderr[:100]}")
+    check(place.run("get", "org/name", "--list").returncode == 2 and place.run("get", "--list", "--json").returncode == 0, "--list lists, and does nothing else")
+    path = write(place.folder, "m.gguf", b"x")
+    result = place.run("get", path, "--if-missing", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout or b"null") == {"path": path, "fetched": False}, f"--if-missing --json of a path that is here: {result.stdout}")
+    check(place.run("get", path, "--if-missing").stdout == b"", "... and silence for people")
+    place.close()
+
+
+def test_dry_run(folder):
+    """What would come, as JSON and in words; nothing stays but what a hub's headers needed."""
+    place = Place(folder)
+    model = synth("bf16", folder)
+    index = json.dumps({"metadata": {}, "weight_map": {"x": "model.safetensors"}}).encode()
+    files = dict(model, **{"model.safetensors.index.json": index})
+    place.hub.add("org/name", files)
+    result = place.get("org/name", "--dry-run")
+    wanted = sum(len(data) for name, data in files.items())
+    check(result.returncode == 0 and result.json.get("fetched") is False, f"a dry run that reads the index has fetched nothing: {result.json.get('fetched')} {result.text[:200]}")
+    check(result.json.get("missing_bytes") == wanted - len(index) and result.json.get("bytes") == wanted, f"... and says what is missing: {result.json.get('missing_bytes')} of {wanted}")
+    check(place.get("org/name", "--force").json.get("missing_bytes") == 0 and place.get("org/name", "--dry-run").json.get("missing_bytes") == 0, "when all is here, nothing is missing")
     place.close()
 
 
@@ -776,6 +853,15 @@ def test_defaults(folder):
     check(place.run("fit", "--help", env=env).returncode == 0, "--help runs")
     result = place.run("fit", model, env={"KVASIR_ACTIVATIONS": "f32"})
     check(result.returncode == 2 and b"KVASIR_ACTIVATIONS" in result.stderr, "numerics do not come from the environment")
+    # Commands that ask no hub read no token and check no endpoint.
+    write(place.folder, "token.bad", b"hf_\xff\n")
+    for more in ({"HF_TOKEN": "tok\ten"}, {"HF_ENDPOINT": "ftp://x"}, {"HF_TOKEN_PATH": os.path.join(place.folder, "token.bad")}, {"HF_HUB_DOWNLOAD_TIMEOUT": "soon"}):
+        result = place.run("ls", "--quick", env=more)
+        unknown = place.run("fit", "org/nothing", env=more)
+        check(result.returncode == 0 and unknown.returncode == 1, f"ls and fit do not care about {list(more)[0]}: {result.stderr[:200]} {unknown.stderr[:200]}")
+    write(place.folder, "config.toml", b"[fit]\nprompt-cache = '64M'\n[rm]\njson = true\n")
+    env = {"KVASIR_CONFIG": config}
+    check(place.run("fit", model, "--no-prompt-cache", env=env).returncode == 0, "a default gives way to a flag that excludes it")
     xdg = os.path.join(place.folder, "xdg", "kvasir")
     os.makedirs(xdg)
     write(xdg, "config.toml", b"batch = 6\n")
