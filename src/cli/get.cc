@@ -92,13 +92,13 @@ void add_get(CLI::App& app, Invocation& invocation) {
       "Stopped or cut off, the same command goes on where it was. Files go to the Hugging Face\n"
       "cache (HF_HUB_CACHE, HF_HOME), starter models to $KVASIR_MODELS. Token: HF_TOKEN;\n"
       "mirror: HF_ENDPOINT.");
-  command->callback([flags, model, hub_only, fetching, &invocation] {
-    invocation.work = [flags, model, hub_only, fetching, &invocation] {
+  command->callback([flags, hub_only, fetching, &invocation] {
+    invocation.work = [flags, hub_only, fetching, &invocation] {
       std::string names;
       for (const CLI::Option* option : hub_only)
         if (invocation.given(*option)) names += (names.empty() ? "" : ", ") + option->get_name();
       for (const CLI::Option* option : fetching)
-        if (model->count() == 0 && (!names.empty() || invocation.given(*option)))
+        if (flags->model.empty() && (!names.empty() || invocation.given(*option)))
           throw_error(ErrorCode::invalid_input, "MODEL is missing: kvasir get --list names small ones");
       return get(*flags, names);
     };

@@ -34,7 +34,11 @@ Json entry_json(const kv::StoredFile& file) {
 int list(const KvFlags& flags, bool verify) {
   const std::filesystem::path dir =
       flags.dir.empty() ? default_store_folder() : std::filesystem::path(flags.dir);
-  const std::vector<kv::StoredFile> files = verify ? kv::verify_store(dir) : kv::list_store(dir);
+  std::vector<kv::StoredFile> files;
+  std::error_code ignored;
+  // Until something is saved there is no default folder, and nothing wrong with that.
+  if (!flags.dir.empty() || std::filesystem::exists(dir, ignored))
+    files = verify ? kv::verify_store(dir) : kv::list_store(dir);
   bool sound = true;
   Json all = Json::array();
   for (const kv::StoredFile& file : files) {
@@ -52,6 +56,7 @@ int list(const KvFlags& flags, bool verify) {
       std::printf("DAMAGED  %s: %s\n", file.path.c_str(), file.error.c_str());
   }
   if (flags.json) print_json(all, 1);
+  if (!flags.json && !verify && files.empty()) std::printf("nothing is stored in %s\n", dir.c_str());
   if (!flags.json && verify)
     std::printf("%zu entries, %s\n", files.size(), sound ? "all sound" : "some damaged");
   return sound || !verify ? kExitDone : kExitFailure;

@@ -40,6 +40,26 @@ int usage_error(const CLI::App& app, const std::string& message) {
   return kExitUsage;
 }
 
+// The word that stands where a command of the chosen one is expected, and names none; empty: there is none.
+std::string unknown_command(const CLI::App& app) {
+  const auto named = [](const CLI::App* sub) { return !sub->get_name().empty(); };
+  if (chosen_command(app).get_subcommands(named).empty()) return {};
+  const std::vector<std::string> extras = app.remaining(true);
+  return extras.empty() || extras.front().starts_with('-') ? std::string() : extras.front();
+}
+
+int command_error(const CLI::App& app, const std::string& unknown) {
+  const std::string near = nearest_command(chosen_command(app), unknown);
+  return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown),
+                                      near.empty() ? "" : ": did you mean " + near + "?"));
+}
+
+int print_help(const CLI::App& app, bool all) {
+  if (const std::string unknown = unknown_command(app); !unknown.empty()) return command_error(app, unknown);
+  std::fputs(help_text(describe(chosen_command(app)), all).c_str(), stdout);
+  return kExitDone;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"kvasir runs large language models on this machine", "kvasir"};
   app.require_subcommand(0, 1);
@@ -87,11 +107,9 @@ int run(int argc, char** argv) {
   try {
     invocation.defaulted = parse_with_defaults(app, words);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(help_text(describe(chosen_command(app)), false).c_str(), stdout);
-    return kExitDone;
+    return print_help(app, false);
   } catch (const CLI::CallForAllHelp&) {
-    std::fputs(help_text(describe(chosen_command(app)), true).c_str(), stdout);
-    return kExitDone;
+    return print_help(app, true);
   } catch (const CLI::ExtrasError&) {
     const CLI::App& where = chosen_command(app);
     const std::vector<std::string> extras = app.remaining(true);
@@ -101,12 +119,11 @@ int run(int argc, char** argv) {
       return usage_error(app, fmt::format("unknown flag {}{}", printable(unknown),
                                           near.empty() ? "" : ": did you mean " + near + "?"));
     }
-    const std::string near = &where == &app ? nearest_command(app, unknown) : std::string();
-    if (&where == &app)
-      return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown),
-                                          near.empty() ? "" : ": did you mean " + near + "?"));
+    if (!unknown_command(app).empty()) return command_error(app, unknown);
     return usage_error(app, fmt::format("unexpected argument '{}'", printable(unknown)));
   } catch (const CLI::ParseError& error) {
+    if (const std::string unknown = unknown_command(app); !unknown.empty())
+      return command_error(app, unknown);
     return usage_error(app, printable(error.what()));
   }
   if (show_version) {

@@ -297,6 +297,12 @@ def bad_input(at):
         expect_exit(2, *verb, at.path, contains="folder")
     expect_exit(1, "generate", "smollm2", "--file", "/no/such/file", contains="/no/such/file")
     expect_exit(2, contains="no command")
+    for words, near in ((["help", "genrate"], "generate"), (["genrate", "--help"], "generate"), (["eval", "lgits"], "logits"), (["kv", "lss"], "ls"), (["help", "eval", "lgits"], "logits")):
+        expect_exit(2, *words, contains=f"did you mean {near}?")
+    expect_exit(2, "get", "", "--dry-run", contains="MODEL")
+    fresh = {"XDG_STATE_HOME": at("state")}
+    check(run("kv", "ls", env=fresh).returncode == 0 and run("kv", "ls", "--json", env=fresh).stdout == b"[]\n" and run("kv", "verify", env=fresh).returncode == 0, "before anything is saved, kv ls lists nothing")
+    expect_exit(1, "kv", "ls", at("state"), contains="no such folder")
     piped = subprocess.run(["bash", "-c", f"'{KVASIR}' tokenize smollm2 --json --file <(printf 'a b')"], capture_output=True, env=ENV)
     check(piped.returncode == 0 and len(json.loads(piped.stdout)["ids"]) == 2, "process substitution is a file, too")
     check(json.loads(run("tokenize", "smollm2", "--json", stdin=bytes(range(256))).stdout)["ids"] != [], "binary input is tokenized")

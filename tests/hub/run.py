@@ -403,6 +403,103 @@ def test_no_network(folder):
     place.close()
 
 
+def authority(folder, name):
+    """A certificate authority, and a certificate of its for 127.0.0.1: (authority's certificate, (certificate, key))."""
+    def at(end):
+        return os.path.join(folder, f"{name}.{end}")
+
+    def openssl(*args):
+        subprocess.run(["openssl", *args], check=True, capture_output=True)
+
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *new_key, "-keyout", at("ca.key"), "-out", at("ca.pem"), "-days", "2", "-subj", f"/CN={name}")
+    openssl("req", *new_key, "-keyout", at("key"), "-out", at("csr"), "-subj", "/CN=hub")
+    with open(at("ext"), "w") as file:
+        file.write("subjectAltName=IP:127.0.0.1\n")
+    openssl("x509", "-req", "-in", at("csr"), "-CA", at("ca.pem"), "-CAkey", at("ca.key"), "-CAcreateserial", "-days", "2", "-extfile", at("ext"), "-out", at("pem"))
+    return at("ca.pem"), (at("pem"), at("key"))
+
+
+def test_tls(folder):
+    """A hub over TLS whose authority the system does not know, as behind a company's proxy."""
+    ours, pair = authority(folder, "ours")
+    other, _ = authority(folder, "other")
+    place = Place(folder, tls={"hub": pair, "cdn": pair})
+    data = noise(20 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data, "small.txt": b"x"})
+    for env in ({}, {"SSL_CERT_FILE": other}, {"CURL_CA_BUNDLE": other}, {"SSL_CERT_FILE": os.path.join(folder, "missing.pem")}):
+        result = place.get("org/name/big.dat", env=env)
+        check(result.returncode == 1 and "no secure connection" in result.text and "SSL_CERT_FILE" in result.text and not place.blobs("org/name"),
+              f"an authority that is not known is refused ({', '.join(env) or 'nothing set'}): {result.text[:200]}")
+    check(not [r for r in place.hub.log if "Authorization" in r.headers or "resolve" in r.path], "... before anything is asked")
+    result = place.get("org/name/big.dat", env={"SSL_CERT_FILE": ours, "HF_ENDPOINT": place.hub.url.replace("127.0.0.1", "localhost")})
+    check(result.returncode == 1 and "no secure connection" in result.text, f"a certificate of another host is refused: {result.text[:200]}")
+    for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE"):
+        place.hub.faults["big.dat"] = [cut(3 * MB), cut(1 * MB)]
+        result = place.get("org/name/big.dat", env={name: ours, "HF_TOKEN": "hf_secret"})
+        check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"with {name} it comes, in parts, through cuts: {result.text[:200]}")
+        shutil.rmtree(place.cache)
+    cdn = place.hub.requests(where="cdn")
+    check(len(cdn) > 2 and all("Authorization" not in r.headers for r in cdn), "the token stays with the hub")
+    place.close()
+    # From TLS to plain text nobody is followed.
+    place = Place(folder, tls={"hub": pair})
+    place.hub.add("org/name", {"big.dat": data})
+    result = place.get("org/name/big.dat", env={"SSL_CERT_FILE": ours})
+    check(result.returncode == 1 and "redirect" in result.text and not place.hub.requests(where="cdn"), f"a redirect from https to http is refused: {result.text[:200]}")
+    place.close()
+
+
+def test_mirror(folder):
+    """HF_ENDPOINT with a path, and links of the public hub's pages: everything is asked of the mirror."""
+    place = Place(folder, page=3)
+    place.hub.links_to_public_hub = True
+    files = {f"f{i}.json": b"{}" for i in range(8)}
+    commit = place.hub.add("org/name", dict(files, **{"m-Q8_0.gguf": synth("gguf-q8_0", folder)}))
+    for name in ("https://huggingface.co/org/name", "hf.co/org/name:Q8_0", "org/name"):
+        result = place.get(name, env={"HF_ENDPOINT": place.hub.url + "/"})
+        check(result.returncode == 0 and result.json.get("commit") == commit, f"{name} comes from the mirror: {result.text[:200]}")
+    place.close()
+
+
+def test_full_disk(folder):
+    """A file system of 24 MB that fills up in the middle; needs the right to mount."""
+    place = Place(folder)
+    data = noise(8 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+    os.makedirs(place.cache)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", place.cache], capture_output=True).returncode != 0:
+        print("   no right to mount: RLIMIT_FSIZE stands in for it in test_disk")
+        place.close()
+        return
+    try:
+        # Another program takes the room after the check for free space.
+        place.hub.faults["big.dat"] = [slow(6 * MB)] * 4
+        process = place.start("org/name/big.dat")
+        while not place.incomplete("org/name") and process.poll() is None:
+            time.sleep(0.02)
+        try:
+            with open(os.path.join(place.cache, "other"), "wb") as other:
+                other.write(bytes(20 * MB))
+        except OSError:
+            pass
+        _, text = process.communicate(timeout=60)
+        check(process.returncode == 4 and b"run the same command again" in text, f"a disk that another fills: {process.returncode} {text[-200:]}")
+        partial = os.path.join(place.repo("org/name"), "blobs", hashlib.sha256(data).hexdigest() + ".incomplete")
+        with open(partial, "rb") as file:
+            content = file.read()
+        check(data.startswith(content) and not os.path.exists(place.snapshot("org/name", commit)), f"... leaves a plain prefix ({len(content)} bytes)")
+        place.hub.faults.clear()
+        result = place.get("org/name/big.dat")
+        check(result.returncode == 4 and "need" in result.text and "HF_HUB_CACHE" in result.text, f"... which the next run refuses before the first byte: {result.text[:200]}")
+        os.remove(os.path.join(place.cache, "other"))
+        result = place.get("org/name/big.dat")
+        check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"... and with room again it goes on: {result.text[:200]}")
+    finally:
+        subprocess.run(["umount", place.cache], capture_output=True)
+    place.close()
+
+
 def test_disk(folder):
     place = Place(folder)
     data = noise(12 * MB)

@@ -4,6 +4,7 @@
     hub.add("org/name", {"config.json": b"..."})  # a commit of a repository; files over `large` bytes go through the CDN
     hub.faults["model.safetensors"] = [cut(1000), status(503)]   # one a request for that file, in order
     hub.log                                       # every request: Request(port, path, headers)
+    Hub(tls={"hub": (certificate, key)})          # https for one of the two, or both
 
 As a program (`server.py FOLDER`) it serves FOLDER/org/name/... and prints the address.
 """
@@ -12,6 +13,7 @@ import hashlib
 import http.server
 import json
 import os
+import ssl
 import sys
 import threading
 import time
@@ -75,7 +77,7 @@ class Repository:
 
 
 class Hub:
-    def __init__(self, large=4096, page=1000):
+    def __init__(self, large=4096, page=1000, tls=None):
         self.large, self.page = large, page
         self.repositories = {}
         self.faults = collections.defaultdict(list)
@@ -86,9 +88,10 @@ class Hub:
         self.expired = set()
         self.links_to_public_hub = False
         self.send_commit = None
+        self.tls = tls or {}
         self.servers = [self._serve("hub"), self._serve("cdn")]
-        self.url = "http://127.0.0.1:%d" % self.servers[0].server_port
-        self.cdn = "http://127.0.0.1:%d" % self.servers[1].server_port
+        self.url, self.cdn = ("%s://127.0.0.1:%d" % ("https" if where in self.tls else "http", server.server_port)
+                              for where, server in zip(("hub", "cdn"), self.servers))
 
     def _serve(self, where):
         hub = self
@@ -99,6 +102,11 @@ class Hub:
         Handler.hub, Handler.where = hub, where
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
+        if where in self.tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self.tls[where])
+            # The handshake is the handler's business: one that fails must not hold others up.
+            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return server
 
@@ -152,7 +160,13 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
                 self.cdn()
             else:
                 self.api()
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+            self.close_connection = True
+
+    def handle(self):
+        try:
+            super().handle()
+        except (ConnectionError, ssl.SSLError):  # a client that does not trust us
             self.close_connection = True
 
     def reply(self, code, body=b"", headers=None):
