@@ -5,6 +5,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/error.h"
 
 namespace kvasir::hub {
@@ -39,9 +40,7 @@ std::string ContentDigest::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned length = 0;
   KVASIR_CHECK(EVP_DigestFinal_ex(context_, digest, &length) == 1);
-  std::string out;
-  for (unsigned i = 0; i < length; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
+  return kvasir::hex(std::span(digest).first(length));
 }
 
 std::string sha256(std::string_view content) {
