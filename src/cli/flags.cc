@@ -100,9 +100,10 @@ void PrefixFlags::add_to(CLI::App& command) {
 void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
   add_text(command, "--prompt-cache-dir", folder, kFolderValue,
            fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also));
-  add_text(command, "--prompt-cache-disk", disk, "SIZE",
+  CLI::App& group = *command.get_option_group("Prefixes");
+  add_text(group, "--prompt-cache-disk", disk, "SIZE",
            "Disk, for example 8G, for earlier prompts that memory gives up; later runs find them");
-  command.add_flag("--kv-verify", verify, "Compare the hashes of prompts that come from disk");
+  group.add_flag("--kv-verify", verify, "Compare the hashes of prompts that come from disk");
 }
 
 std::filesystem::path PrefixFlags::store_folder() const {

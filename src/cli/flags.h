@@ -44,7 +44,7 @@ struct PrefixFlags {
   bool verify = false;
 
   void add_to(CLI::App& command);
-  // Of verbs that compute: where prompts are kept on disk. `also`: what else the folder holds.
+  // Of verbs that compute, after add_to: where prompts are kept on disk. `also`: what else the folder holds.
   void add_disk_to(CLI::App& command, std::string_view also);
   std::filesystem::path store_folder() const;                         // --prompt-cache-dir or its default
   void apply(engine::EngineOptions& options, bool by_default) const;  // throws Error naming the flag
