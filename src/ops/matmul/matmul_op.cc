@@ -20,8 +20,7 @@ class PrepareActivations final : public program::Op {
   RecordedPrepare recorded() const { return {mode_, cols_, isa_}; }
   program::OpCost cost(int64_t rows) const override {
     const double elements = static_cast<double>(rows * cols_);
-    return {elements * 4 +
-                static_cast<double>(rows) * static_cast<double>(prepared_row_bytes(cols_, mode_)),
+    return {elements * 4 + static_cast<double>(rows) * static_cast<double>(prepared_row_bytes(cols_, mode_)),
             elements * 4};
   }
   void run(const OpContext& context) const override {
