@@ -41,7 +41,9 @@ def measure(options, name, model, ids):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(json.loads(pathlib.Path(ids).read_text())[:options.tokens]))
         file.flush()
-        for codec in options.codec or CODECS:
+        codecs = options.codec or CODECS
+        # f16 tells how many elements a token has.
+        for codec in codecs if "f16" in codecs else ["f16", *codecs]:
             if codec in known:
                 continue
             command = [options.kvasir, "eval", "kv-sensitivity", model, "--tokens", file.name, "--activations", "f32", "--kv-plain", "f16",

@@ -129,7 +129,7 @@ void copy_row(const PlaneFormat& f, const std::byte* from, std::byte* to, int sl
       memcpy(to + plain_offset(f, slot, f.dim), from + plain_offset(f, slot, f.dim), 2);
     return;
   }
-  TokenCodes token;
+  TokenCodes token = {};
   get_codes(f, from, slot, token);
   put_codes(f, to, slot, token);
 }
