@@ -27,6 +27,7 @@ class Panel:
         sizes, losses = [p["bytes_per_token"] for p in points], [p["mean_kl"] for p in points]
         self.x_range = math.log(min(sizes)) - 0.12, math.log(max(sizes)) + 0.12
         self.y_range = math.floor(math.log10(min(losses))), math.ceil(math.log10(max(losses)))
+        self.labels = []  # (x, y, colour, text)
 
     def x(self, size):
         low, high = self.x_range
@@ -59,7 +60,20 @@ class Panel:
                 x, y = self.x(p["bytes_per_token"]), self.y(p["mean_kl"])
                 out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{escape(name)} {escape(p["label"])}: '
                            f'{p["bytes_per_token"]:.0f} bytes, {p["mean_kl"]:.2e}</title></circle>')
-                out.append(f'<text class="label" fill="{colour}" x="{x + 6:.1f}" y="{y - 5:.1f}">{escape(p["label"])}</text>')
+                self.labels.append((x, y, colour, p["label"] if name != "llama.cpp" else f"llama.cpp {p['label']}"))
+        self.draw_labels(out)
+
+    def draw_labels(self, out):
+        """Labels right of their points, moved down where two would lie on each other; left of them where the right edge is near."""
+        drawn = []
+        for x, y, colour, text in sorted(self.labels, key=lambda label: label[1]):
+            left = x + 8 + 6 * len(text) > self.left + WIDTH
+            begin, at = (x - 8 - 6 * len(text) if left else x + 7), y + 3.5
+            while any(abs(at - other_at) < 11 and begin < other_end and other < begin + 6 * len(text) for other, other_end, other_at in drawn):
+                at += 1
+            drawn.append((begin, begin + 6 * len(text), at))
+            anchor = f'text-anchor="end" x="{x - 7:.1f}"' if left else f'x="{x + 7:.1f}"'
+            out.append(f'<text class="label" fill="{colour}" {anchor} y="{at:.1f}">{escape(text)}</text>')
 
 
 def main():
@@ -67,21 +81,27 @@ def main():
         sys.exit(__doc__)
     figures = json.loads(pathlib.Path(sys.argv[1]).read_text())
     step = MARGIN_LEFT + WIDTH + GAP
-    width, height = step * len(figures), MARGIN_TOP + HEIGHT + 66
+    width = step * len(figures)
+    names = list(dict.fromkeys(name for series in figures.values() for name in series))
+    key, x, row = [], MARGIN_LEFT, 0  # (name, x, row)
+    for name in names:
+        if x > MARGIN_LEFT and x + 20 + 7.5 * len(name) > width:
+            x, row = MARGIN_LEFT, row + 1
+        key.append((name, x, row))
+        x += 30 + 7.5 * len(name)
+    height = MARGIN_TOP + HEIGHT + 66 + 18 * row
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
            'font-family="sans-serif">',
            "<style>.title{font-size:15px;font-weight:bold}.tick{font-size:11px;fill:#444}.label{font-size:10.5px}"
            ".grid{stroke:#ddd;stroke-width:1}.key{font-size:12px}</style>",
            f'<rect width="{width}" height="{height}" fill="white"/>']
-    names = list(dict.fromkeys(name for series in figures.values() for name in series))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     for i, (title, series) in enumerate(figures.items()):
         Panel(MARGIN_LEFT + i * step, title, series).draw(out, colours)
-    x = MARGIN_LEFT
-    for name, colour in colours.items():
-        out.append(f'<circle cx="{x + 5}" cy="{height - 14}" r="4" fill="{colour}"/>')
-        out.append(f'<text class="key" x="{x + 14}" y="{height - 10}">{escape(name)}</text>')
-        x += 30 + 7.5 * len(name)
+    for name, x, line in key:
+        y = MARGIN_TOP + HEIGHT + 52 + 18 * line
+        out.append(f'<circle cx="{x + 5}" cy="{y}" r="4" fill="{colours[name]}"/>')
+        out.append(f'<text class="key" x="{x + 14}" y="{y + 4}">{escape(name)}</text>')
     out.append("</svg>")
     pathlib.Path(sys.argv[2]).write_text("\n".join(out) + "\n")
 
