@@ -372,10 +372,11 @@ class Lexer {
       ++i;
       if (i >= ascii.size()) error("\\ at end of string");
       const char c = ascii[i++];
-      const auto hex = [&](int digits, const char* what) {
+      const auto hex = [&](int digits) {
         uint32_t code = 0;
         for (int k = 0; k < digits; ++k) {
-          if (i >= ascii.size() || !is_hex_digit(ascii[i])) error(fmt::format("truncated {} escape", what));
+          if (i >= ascii.size() || !is_hex_digit(ascii[i]))
+            error(fmt::format("truncated \\{}{} escape", c, std::string(static_cast<size_t>(digits), 'X')));
           const char d = ascii[i++];
           code = code * 16 + static_cast<uint32_t>(is_ascii_digit(d) ? d - '0' : (d | 0x20) - 'a' + 10);
         }
@@ -417,13 +418,13 @@ class Lexer {
           out += '\v';
           break;
         case 'x':
-          hex(2, "\\xXX");
+          hex(2);
           break;
         case 'u':
-          hex(4, "\\uXXXX");
+          hex(4);
           break;
         case 'U':
-          hex(8, "\\UXXXXXXXX");
+          hex(8);
           break;
         case 'N':
           error("\\N{...} escapes are not supported in chat templates");

@@ -140,7 +140,7 @@ ValueId attention(GraphContext& context, int64_t layer, ValueId x, const std::ve
                           {{q_path, q_rows, m.hidden, maps.q},
                            {k_path, kv_rows, m.hidden, maps.k},
                            {v_path, kv_rows, m.hidden, maps.v}},
-                          bias, layer + 1 == m.layers ? Inputs::finer : Inputs::finer_but_first);
+                          bias, layer_inputs(context, layer, Inputs::finer_but_first));
   ValueId whole = projection.apply(context, "qkv", x);
   if (m.clip_qkv)
     whole =

@@ -45,8 +45,8 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
   return mode;
 }
 
-Inputs mlp_inputs(const GraphContext& context, int64_t layer) {
-  return layer + 1 == context.config.layers ? Inputs::finer : Inputs::usual;
+Inputs layer_inputs(const GraphContext& context, int64_t layer, Inputs elsewhere) {
+  return layer + 1 == context.config.layers ? Inputs::finer : elsewhere;
 }
 
 Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,

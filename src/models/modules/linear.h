@@ -13,8 +13,8 @@ namespace kvasir::models {
 // accuracy for the least time (docs/matmul.md): k, v, attention's output, the head, and the whole last layer,
 // whose errors nothing behind it evens out. Other modes know no difference.
 enum class Inputs : uint8_t { usual, finer, finer_but_first };  // finer_but_first: but for the first part
-// Of a layer's MLP.
-Inputs mlp_inputs(const GraphContext& context, int64_t layer);
+// Of a projection of a layer: finer in the last one, `elsewhere` in the others.
+Inputs layer_inputs(const GraphContext& context, int64_t layer, Inputs elsewhere);
 
 class Linear {
  public:

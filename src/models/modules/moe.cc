@@ -64,6 +64,7 @@ ValueId moe(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
   const Linear router = Linear::in_f32(context, {p + m.names.router, m.experts.count, m.hidden, {}});
   const ValueId logits = router.apply(context, "router", x);
 
+  const Inputs inputs = layer_inputs(context, layer, Inputs::usual);
   ops::ExpertsOptions options;
   options.used = m.experts.used;
   options.normalize = m.experts.normalize;
@@ -80,10 +81,8 @@ ValueId moe(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
     const StoredMatrix gate_up =
         context.weights.matrices({parts.gate, parts.up}, ops::PartOrder::interleaved).front();
     const StoredMatrix down = context.weights.matrices({parts.down}).front();
-    const ops::ActivationMode up_mode =
-        mode_of(context, gate_up.format, parts.gate.path, mlp_inputs(context, layer));
-    const ops::ActivationMode down_mode =
-        mode_of(context, down.format, parts.down.path, mlp_inputs(context, layer));
+    const ops::ActivationMode up_mode = mode_of(context, gate_up.format, parts.gate.path, inputs);
+    const ops::ActivationMode down_mode = mode_of(context, down.format, parts.down.path, inputs);
     if (e > 0 && (up_mode != options.gate_up_mode || down_mode != options.down_mode))
       throw_error(ErrorCode::unsupported,
                   "{}: experts of one layer are stored in formats that want different activations; choose "
