@@ -129,12 +129,13 @@ void Engine::start_rows(std::vector<std::unique_ptr<Row>>& rows) {
     bool wait = false;
     if (prefixes_ != nullptr) {
       const std::vector<int32_t>& prompt = row->request.prompt;
-      const int32_t there = prefixes_->peek(prompt);
+      std::optional<int32_t> there;  // looked up once, and only where another row promises something
       for (const auto& other : rows) {
         if (!other->started || !other->outcome.tokens.empty()) continue;
         const int32_t promised = prefixes_->promised(prompt, other->request.prompt, other->stops);
-        wait = wait || (promised >= there + cache_->shape().page_tokens &&
-                        static_cast<int32_t>(other->context().tokens.size()) < promised);
+        if (wait || static_cast<int32_t>(other->context().tokens.size()) >= promised) continue;
+        if (!there) there = prefixes_->peek(prompt);
+        wait = promised >= *there + cache_->shape().page_tokens;
       }
     }
     if (!wait) admit(*row);
@@ -156,16 +157,14 @@ void Engine::admit(Row& row) {
     context.sequence.truncate(nearest);
     context.tokens.resize(static_cast<size_t>(nearest));
   }
-  if (prefixes_ != nullptr && prefixes_->peek(prompt) > nearest) {
-    kv::Sequence longer = prefixes_->take(prompt);
-    if (longer.offset() > nearest) {
-      context.sequence = std::move(longer);
+  if (prefixes_ != nullptr) {
+    if (std::optional<kv::Sequence> longer = prefixes_->take(prompt, nearest)) {
+      context.sequence = std::move(*longer);
       context.tokens.assign(prompt.begin(), prompt.begin() + context.sequence.offset());
     }
-  }
-  if (prefixes_ != nullptr)
     row.stops = prefixes_->stops(context.sequence.offset(), static_cast<int32_t>(prompt.size()),
                                  static_cast<int32_t>(row.request.stable_tokens));
+  }
   row.outcome.timings.prompt_tokens = static_cast<int64_t>(prompt.size());
   row.outcome.timings.reused_tokens = static_cast<int64_t>(context.tokens.size());
 }

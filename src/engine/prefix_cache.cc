@@ -55,18 +55,20 @@ int32_t PrefixCache::peek(std::span<const int32_t> prompt) const {
   return found ? std::max(there, found->length) : there;
 }
 
-kv::Sequence PrefixCache::take(std::span<const int32_t> prompt) {
+std::optional<kv::Sequence> PrefixCache::take(std::span<const int32_t> prompt, int32_t than) {
+  const int32_t there = tree_.peek(key_, prompt);
   const auto found = disk_ == nullptr ? std::nullopt : disk_->find(kBase, prompt);
-  if (found && found->length > tree_.peek(key_, prompt)) {
+  if (found && found->length > std::max(there, than)) {
     try {
       if (auto sequence = disk_->restore(cache_, found->entry, found->length, team_)) {
         tree_.put(key_, prompt.first(static_cast<size_t>(found->length)), *sequence);
-        return std::move(*sequence);
+        return sequence;
       }
     } catch (const kv::KvPoolExhausted&) {
       // Live rows need the pages: what memory has must do.
     }
   }
+  if (there <= than) return std::nullopt;
   return tree_.take(key_, prompt);
 }
 

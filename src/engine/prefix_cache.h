@@ -36,9 +36,9 @@ class PrefixCache {
 
   // Tokens of the prompt that are there; at most all but one.
   int32_t peek(std::span<const int32_t> prompt) const;
-  // They, as a sequence of their own: from memory, or from disk where that has more. Empty when there are
-  // none.
-  kv::Sequence take(std::span<const int32_t> prompt);
+  // They, as a sequence of their own: from memory, or from disk where that has more. Nothing unless they are
+  // more than `than`.
+  std::optional<kv::Sequence> take(std::span<const int32_t> prompt, int32_t than);
 
   // Tokens at which the prefill of a prompt must stop to be recorded, ascending, beyond `reused`; `stable` 0:
   // not known.
