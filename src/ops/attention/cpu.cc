@@ -81,6 +81,7 @@ void load_queries(const AttentionTile& tile) {
     } else {
       memcpy(to, row, static_cast<size_t>(even) * 4);
     }
+    if (!key.has_offset) continue;
     for (int g = 0; g < key.groups; ++g) {
       float sum = 0.0f;
       for (int i = 0; i < key.group; ++i) sum += row[g * key.group + i];
@@ -128,7 +129,8 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
   const Operand operand = key_operand(tile);
   const bool integer = operand == Operand::integer;
   const bool decode = !f.plain() || f.codec.plain == Dtype::f16;
-  const int even = (f.dim + 1) / 2 * 2, columns = integer ? kIntegerVectors : kMaxVectors;
+  const TileShape shape(tile.rows);
+  const int even = (f.dim + 1) / 2 * 2, columns = integer ? kIntegerVectors : shape.vectors();
   const size_t tile_bytes = static_cast<size_t>(even) * kBlockTokens * (integer ? 1 : 4);
   const size_t stride = query_stride(tile);
   float* offsets = tile.scratch.scales + f.groups * kSegmentKeys;
@@ -161,11 +163,12 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
     task.query_sum_stride = static_cast<size_t>(f.groups);
     task.low_bytes = static_cast<size_t>(f.dim);
     task.centered = tile.key_table->centered;
-    for (int m = 0; m < tile.rows; m += kMaxRows) {
+    for (int m = 0, rows; m < tile.rows; m += rows) {
+      const int left = tile.rows - m;
+      rows = !integer ? shape.rows(left) : left < kMaxRows ? left : kMaxRows;
       task.queries = tile.scratch.queries + static_cast<size_t>(m) * stride;
       task.query_sums = tile.scratch.query_sums + m * f.groups;
       task.scores = tile.scratch.scores + m * kSegmentKeys;
-      const int rows = tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows;
       if (integer) {
         integer_score_tile(rows, vectors, task);
       } else {
@@ -175,23 +178,16 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
   }
 }
 
-// Which keys of a block some token of [token_begin, token_end) sees.
-void seen_keys(const AttentionTile& tile, int32_t first_key, int token_begin, int token_end, bool* keep) {
-  for (int j = 0; j < kBlockTokens; ++j) {
-    keep[j] = false;
-    for (int t = token_begin; t < token_end; ++t)
-      keep[j] = keep[j] || sees(tile.visible[t], tile.sinks, first_key + j);
-  }
-}
-
-// Channels [first, first + width) of a plain V block into the tile, as zero where keep is not set.
-void blend_values(const PlaneFormat& f, const std::byte* block, const bool* keep, int first, int width,
+// Channels [first, first + width) of a plain V block into the tile, as zero where bit j of `keys`, for key j,
+// is not set.
+void blend_values(const PlaneFormat& f, const std::byte* block, uint32_t keys, int first, int width,
                   std::byte* out) {
+  const auto keep = [keys](int key) { return ((keys >> key) & 1u) != 0; };
   if (f.codec.plain == Dtype::bf16) {
     if (first + width <= f.dim) {
       for (int pair = 0; pair < kBlockTokens / 2; ++pair) {
         const auto mask =
-            hn::Set(DU(), (keep[pair * 2] ? 0x0000FFFFu : 0u) | (keep[pair * 2 + 1] ? 0xFFFF0000u : 0u));
+            hn::Set(DU(), (keep(pair * 2) ? 0x0000FFFFu : 0u) | (keep(pair * 2 + 1) ? 0xFFFF0000u : 0u));
         const uint32_t* from = reinterpret_cast<const uint32_t*>(block) + pair * f.dim + first;
         uint32_t* words = reinterpret_cast<uint32_t*>(out) + pair * width;
         for (int i = 0; i < width; i += kLanes)
@@ -204,7 +200,7 @@ void blend_values(const PlaneFormat& f, const std::byte* block, const bool* keep
       const std::byte* from = block + (pair * f.dim + first) * 4;
       for (int i = 0; i < width * 2; ++i) {
         uint16_t bits = 0;
-        if (keep[pair * 2 + i % 2] && first + i / 2 < f.dim) memcpy(&bits, from + i * 2, 2);
+        if (keep(pair * 2 + i % 2) && first + i / 2 < f.dim) memcpy(&bits, from + i * 2, 2);
         to[pair * width * 2 + i] = bits;
       }
     }
@@ -216,7 +212,7 @@ void blend_values(const PlaneFormat& f, const std::byte* block, const bool* keep
     const int count = f.dim - first < width ? f.dim - first : width;
     const std::byte* from = block + (j * f.dim + first) * size;
     for (int i = 0; i < width; ++i) to[j * width + i] = 0.0f;
-    if (!keep[j]) continue;
+    if (!keep(j)) continue;
     if (size == 4) {
       memcpy(to + j * width, from, static_cast<size_t>(count) * 4);
     } else {
@@ -229,27 +225,40 @@ void blend_values(const PlaneFormat& f, const std::byte* block, const bool* keep
 // does not hide a key from the rows that must not see it.
 bool values_finite(const AttentionTile& tile, const KeySegment& segment, const SeenBlocks& seen) {
   const PlaneFormat& f = *tile.value;
-  const int size = f.codec.plain == Dtype::f32 ? 4 : 2;
-  const unsigned exponent = size == 4 ? 0x7F800000u : f.codec.plain == Dtype::bf16 ? 0x7F80u : 0x7C00u;
-  const bool paired = f.codec.plain == Dtype::bf16;
+  const bool wide = f.codec.plain == Dtype::f32, paired = f.codec.plain == Dtype::bf16;
+  const size_t count = static_cast<size_t>(f.dim);
+  uint32_t found = 0;
   for (int i = 0; i < seen.count; ++i) {
     if (seen.at[i].whole) continue;
+    const uint32_t keys = seen.at[i].keys;
     const std::byte* block = segment.values[seen.at[i].block];
-    bool keep[kBlockTokens];
-    seen_keys(tile, segment.first_key + seen.at[i].block * kBlockTokens, 0, tile.tokens, keep);
-    for (int j = 0; j < kBlockTokens; ++j) {
-      if (!keep[j]) continue;
-      unsigned found = 0;
-      for (int c = 0; c < f.dim; ++c) {
-        uint32_t bits = 0;
-        const int at = paired ? ((j / 2) * f.dim + c) * 2 + j % 2 : j * f.dim + c;
-        memcpy(&bits, block + at * size, size == 4 ? 4 : 2);
-        found |= (bits & exponent) == exponent ? 1u : 0u;
+    if (paired) {
+      for (int pair = 0; pair < kBlockTokens / 2; ++pair, block += count * 4) {
+        const uint32_t even = (keys >> (2 * pair)) & 1u ? 0x7F80u : ~0u,
+                       odd = (keys >> (2 * pair + 1)) & 1u ? 0x7F800000u : ~0u;
+        for (size_t c = 0; c < count; ++c) {
+          const uint32_t word = load_u32(block + c * 4);
+          found |=
+              ((word & even & 0xFFFFu) == even ? 1u : 0u) | ((word & odd & 0xFFFF0000u) == odd ? 1u : 0u);
+        }
       }
-      if (found != 0) return false;
+      continue;
+    }
+    for (int j = 0; j < kBlockTokens; ++j) {
+      if (((keys >> j) & 1u) == 0) continue;
+      for (size_t c = 0; c < count; ++c) {
+        const size_t at = static_cast<size_t>(j) * count + c;
+        if (wide) {
+          found |= (load_u32(block + at * 4) & 0x7F800000u) == 0x7F800000u ? 1u : 0u;
+        } else {
+          uint16_t half;
+          memcpy(&half, block + at * 2, 2);
+          found |= (half & 0x7C00u) == 0x7C00u ? 1u : 0u;
+        }
+      }
     }
   }
-  return true;
+  return found == 0;
 }
 
 // Rows [row_begin, row_end), which belong to tokens [token_begin, token_end), of a plain V.
@@ -262,8 +271,10 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
   const size_t element = operand == Operand::f32 ? 4 : 2;
   const size_t weight_bytes = operand == Operand::dot ? 2 : 4;
   constexpr size_t kStored = 4;  // bytes from one channel to the next: a pair of bf16, or one f32
-  for (int first = 0; first < f.dim; first += kMaxVectors * 16) {
-    const int left = (f.dim - first + 15) / 16, vectors = left < kMaxVectors ? left : kMaxVectors,
+  const TileShape shape(row_end - row_begin);
+  const bool all_tokens = token_end - token_begin == tile.tokens;
+  for (int first = 0; first < f.dim; first += shape.vectors() * 16) {
+    const int left = (f.dim - first + 15) / 16, vectors = left < shape.vectors() ? left : shape.vectors(),
               width = vectors * 16;
     ValueTask task;
     task.fetch = &fetch;
@@ -278,15 +289,17 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
         continue;
       }
       std::byte* to = tile.scratch.tile + static_cast<size_t>(i) * tile_bytes;
-      bool seen_key[kBlockTokens];
-      seen_keys(tile, segment.first_key + b * kBlockTokens, token_begin, token_end, seen_key);
-      blend_values(f, segment.values[b], seen_key, first, width, to);
+      const uint32_t keys =
+          all_tokens ? seen.at[i].keys
+                     : seen_bits(tile, segment.first_key + b * kBlockTokens, token_begin, token_end);
+      blend_values(f, segment.values[b], keys, first, width, to);
       task.values[i] = to;
       task.steps[i] = static_cast<size_t>(width) * 4;
     }
     task.weight_stride = kSegmentKeys * weight_bytes;
     task.out_stride = tile.out_stride;
-    for (int m = row_begin; m < row_end; m += kMaxRows) {
+    for (int m = row_begin, rows; m < row_end; m += rows) {
+      rows = shape.rows(row_end - m);
       task.weights = operand == Operand::dot
                          ? tile.scratch.weights + static_cast<size_t>(m) * task.weight_stride
                          : reinterpret_cast<const std::byte*>(tile.scratch.scores + m * kSegmentKeys);
@@ -294,7 +307,7 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
       task.keep = keep + m;
       task.take = take + m;
       task.out = state.out + static_cast<size_t>(m) * tile.out_stride + first;
-      value_tile(operand, row_end - m < kMaxRows ? row_end - m : kMaxRows, vectors, task);
+      value_tile(operand, rows, vectors, task);
     }
   }
 }
@@ -307,6 +320,7 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
   float* offsets = scales + f.groups * kSegmentKeys;
   load_scales(f, *tile.value_table, false, seen, segment.values, scales, offsets);
   const V16 zero = set(0.0f);
+  const TileShape shape(tile.rows);
   for (int g = 0; g < f.groups; ++g) {
     for (int m = 0; m < tile.rows; ++m) {
       const float* p = tile.scratch.scores + m * kSegmentKeys;
@@ -326,9 +340,9 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
       }
       tile.scratch.bias[m] = f.has_offset ? sum_of(bias) : 0.0f;
     }
-    for (int first = g * f.group; first < (g + 1) * f.group; first += kMaxVectors * 16) {
-      const int left = ((g + 1) * f.group - first) / 16, vectors = left < kMaxVectors ? left : kMaxVectors,
-                width = vectors * 16;
+    for (int first = g * f.group; first < (g + 1) * f.group; first += shape.vectors() * 16) {
+      const int left = ((g + 1) * f.group - first) / 16,
+                vectors = left < shape.vectors() ? left : shape.vectors(), width = vectors * 16;
       ValueTask task;
       task.fetch = &fetch;
       task.blocks = seen.count;
@@ -342,13 +356,14 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
       }
       task.weight_stride = kSegmentKeys * 4;
       task.out_stride = tile.out_stride;
-      for (int m = 0; m < tile.rows; m += kMaxRows) {
+      for (int m = 0, rows; m < tile.rows; m += rows) {
+        rows = shape.rows(tile.rows - m);
         task.weights = tile.scratch.weights + static_cast<size_t>(m) * task.weight_stride;
         task.bias = tile.scratch.bias + m;
         task.keep = keep + m;
         task.take = take + m;
         task.out = state.out + static_cast<size_t>(m) * tile.out_stride + first;
-        value_tile(Operand::f32, tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows, vectors, task);
+        value_tile(Operand::f32, rows, vectors, task);
       }
     }
   }
@@ -406,12 +421,14 @@ Fetch plan_tile_fetch(const AttentionTile& tile, const KeySegment* next) {
     return (length > 0 ? length : 1) * ((width + columns - 1) / columns);
   };
   const Operand key = key_operand(tile), value = value_operand(tile);
-  const int tiles = (tile.rows + kMaxRows - 1) / kMaxRows;
-  return plan_fetch(
-      next, key == Operand::integer,
-      tiles * steps(*tile.key, key, key == Operand::integer ? kIntegerVectors : kMaxVectors, true),
-      tile.rows * kSegmentBlocks,
-      tiles * steps(*tile.value, value, value == Operand::integer ? kIntegerVectors : kMaxVectors, false));
+  const TileShape shape(tile.rows);
+  const auto product = [&](const PlaneFormat& f, Operand operand, bool is_key) {
+    const bool integer = operand == Operand::integer;
+    return (integer ? (tile.rows + kMaxRows - 1) / kMaxRows : shape.tiles(tile.rows)) *
+           steps(f, operand, integer ? kIntegerVectors : shape.vectors(), is_key);
+  };
+  return plan_fetch(next, key == Operand::integer, product(*tile.key, key, true), tile.rows * kSegmentBlocks,
+                    product(*tile.value, value, false));
 }
 
 void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegment* next,

@@ -13,8 +13,11 @@ constexpr bool kHasInteger = false;
 #endif
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 6, kMaxVectors = 4;  // register tile: 24 of 32 accumulators
+constexpr int kTallRows = 12,
+              kTallVectors = 2;  // the same with many rows: a right vector is loaded less often
 #else
 constexpr int kMaxRows = 3, kMaxVectors = 2;  // times 2 (avx2) or 4 registers each
+constexpr int kTallRows = 3, kTallVectors = 2;
 #endif
 
 using D = hn::CappedTag<float, 16>;
@@ -84,6 +87,18 @@ HWY_INLINE V16 select_nonzero(const V16& keep, const V16& x, const V16& other) {
   V16 r;
   FOR_PARTS r.part[i] = hn::IfThenElse(hn::Ne(keep.part[i], hn::Zero(D())), x.part[i], other.part[i]);
   return r;
+}
+// Lane j: x where bit j is set, else other.
+HWY_INLINE V16 select_bits(uint32_t bits, const V16& x, const V16& other) {
+#if defined(__AVX512F__)
+  V16 r;
+  r.part[0].raw = _mm512_mask_mov_ps(other.part[0].raw, static_cast<__mmask16>(bits), x.part[0].raw);
+  return r;
+#else
+  float keep[16];
+  for (int j = 0; j < 16; ++j) keep[j] = static_cast<float>((bits >> j) & 1u);
+  return select_nonzero(load(keep), x, other);
+#endif
 }
 // Elements 2i + 1 and 2i of 16 pairs of bf16.
 HWY_INLINE void load_pairs(const std::byte* p, V16& even, V16& odd) {

@@ -42,7 +42,7 @@ template <int MR, int NR>
 struct Accumulators {
   V16 at[MR][NR];
   HWY_INLINE void clear() {
-    _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n)
+    _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n)
         at[m][n] = set(0.0f);
   }
   // One step: row m's left element(s) at left + m * left_stride, right vectors right[n].
@@ -52,17 +52,26 @@ struct Accumulators {
 #if defined(__AVX512BF16__)
       __m512i b[NR];
       _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) b[n] = _mm512_loadu_si512(right[n]);
-      _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
+      _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
         const uint32_t a = load_u32(left + static_cast<size_t>(m) * left_stride);
         _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) at[m][n].part[0].raw =
             dot(at[m][n].part[0].raw, a, b[n]);
       }
 #endif
+    } else if constexpr (kOperand == Operand::pairs && MR > kMaxRows) {
+      V16 even[NR], odd[NR];
+      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) load_pairs(right[n], even[n], odd[n]);
+      _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
+        const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
+        const V16 first = set(a[0]), second = set(a[1]);
+        _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) at[m][n] = fma(second, odd[n], at[m][n]);
+        _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) at[m][n] = fma(first, even[n], at[m][n]);
+      }
     } else if constexpr (kOperand == Operand::pairs) {
       _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
         V16 even, odd;
         load_pairs(right[n], even, odd);
-        _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
+        _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
           const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
           at[m][n] = fma(set(a[1]), odd, at[m][n]);
           at[m][n] = fma(set(a[0]), even, at[m][n]);
@@ -71,7 +80,7 @@ struct Accumulators {
     } else {
       _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
         const V16 b = load(reinterpret_cast<const float*>(right[n]));
-        _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
+        _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
           const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
           at[m][n] = fma(set(a[0]), b, at[m][n]);
         }
@@ -135,7 +144,7 @@ void score_block(const ScoreTask& t) {
     }
     ahead.done(*t.fetch);
     const float* scales = t.scales + g * kSegmentKeys;
-    _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m)
+    _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m)
         _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
       float* out = t.scores + m * kSegmentKeys + t.columns[n];
       V16 total = g == 0 ? set(0.0f) : load(out);
@@ -187,7 +196,7 @@ void value_block(const ValueTask& t) {
     }
     ahead.done(*t.fetch);
   }
-  _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
+  _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
     const V16 bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);
     _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
       float* out = t.out + static_cast<size_t>(m) * t.out_stride + n * 16;
@@ -197,6 +206,20 @@ void value_block(const ValueTask& t) {
 }
 
 // ---- dispatch on the register tile
+
+// The register tile for `rows` rows: vectors side by side, and the rows of the next one of `left` rows.
+struct TileShape {
+  bool tall;
+  explicit TileShape(int rows) : tall(rows >= kTallRows && kTallRows > kMaxRows) {}
+  int vectors() const { return tall ? kTallVectors : kMaxVectors; }
+  int rows(int left) const {
+    return tall && left >= kTallRows ? kTallRows : left < kMaxRows ? left : kMaxRows;
+  }
+  int tiles(int rows) const {
+    if (!tall) return (rows + kMaxRows - 1) / kMaxRows;
+    return rows / kTallRows + (rows % kTallRows + kMaxRows - 1) / kMaxRows;
+  }
+};
 
 template <Operand kOperand, int MR>
 void score_rows(int vectors, const ScoreTask& t) {
@@ -218,6 +241,10 @@ void value_rows(int vectors, const ValueTask& t) {
 }
 template <Operand kOperand>
 void score_tile(int rows, int vectors, const ScoreTask& t) {
+  if constexpr (kTallRows > kMaxRows) {
+    if (rows == kTallRows)
+      return vectors == 2 ? score_block<kOperand, kTallRows, 2>(t) : score_block<kOperand, kTallRows, 1>(t);
+  }
   if constexpr (kMaxRows >= 6) {
     if (rows == 6) return score_rows<kOperand, 6>(vectors, t);
     if (rows == 5) return score_rows<kOperand, 5>(vectors, t);
@@ -229,6 +256,10 @@ void score_tile(int rows, int vectors, const ScoreTask& t) {
 }
 template <Operand kOperand>
 void value_tile(int rows, int vectors, const ValueTask& t) {
+  if constexpr (kTallRows > kMaxRows) {
+    if (rows == kTallRows)
+      return vectors == 2 ? value_block<kOperand, kTallRows, 2>(t) : value_block<kOperand, kTallRows, 1>(t);
+  }
   if constexpr (kMaxRows >= 6) {
     if (rows == 6) return value_rows<kOperand, 6>(vectors, t);
     if (rows == 5) return value_rows<kOperand, 5>(vectors, t);

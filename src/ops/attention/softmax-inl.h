@@ -65,9 +65,7 @@ void softmax_row(const AttentionTile& tile, const KeySegment& segment, const See
     }
     const int32_t first = segment.first_key + seen.at[i].block * kBlockTokens;
     if (!seen.at[i].whole && !sees_all(visible, first, kBlockTokens)) {
-      float keep[16];
-      for (int j = 0; j < 16; ++j) keep[j] = sees(visible, tile.sinks, first + j) ? 1.0f : 0.0f;
-      s = select_nonzero(load(keep), s, none);
+      s = select_bits(seen_bits(visible, tile.sinks, first), s, none);
       store(s, at);
     }
     best = max(s, best);
