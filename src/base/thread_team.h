@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -69,5 +70,41 @@ inline WorkRange split_work(int64_t count, int parts, int part, int64_t grain = 
   const int64_t begin = first * grain, end = last * grain;
   return {begin < count ? begin : count, end < count ? end : count};
 }
+
+// Shares [0, count) among the members of a team by demand: a member takes pieces of its own contiguous part
+// in ascending order, then pieces that others have not begun, so that one slow processor (a small core, one
+// that the host took away for a while) does not hold up the rest. Which member computes a piece must not show
+// in the results.
+class SharedWork {
+ public:
+  explicit SharedWork(int members) : members_(members), taken_(new Taken[static_cast<size_t>(members)]) {}
+
+  // Puts `member`'s part back to its beginning. A barrier must lie between the last take() before and the
+  // first one after.
+  void restart(int member) { taken_[static_cast<size_t>(member)].units.store(0, std::memory_order_relaxed); }
+
+  // The next piece for `member`, `grain` or fewer long; false when none is left. Between two restarts all
+  // members pass the same count and grain.
+  bool take(int member, int64_t count, int64_t grain, WorkRange& piece) {
+    for (int i = 0; i < members_; ++i) {
+      const int owner = member + i < members_ ? member + i : member + i - members_;
+      const WorkRange part = split_work(count, members_, owner, grain);
+      std::atomic<int64_t>& taken = taken_[static_cast<size_t>(owner)].units;
+      if (part.begin + taken.load(std::memory_order_relaxed) >= part.end) continue;
+      const int64_t begin = part.begin + taken.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= part.end) continue;
+      piece = {begin, begin + grain < part.end ? begin + grain : part.end};
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  struct alignas(64) Taken {
+    std::atomic<int64_t> units{0};
+  };
+  int members_;
+  std::unique_ptr<Taken[]> taken_;
+};
 
 }  // namespace kvasir

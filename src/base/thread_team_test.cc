@@ -69,5 +69,43 @@ TEST(SplitWork, CoversWithoutOverlap) {
       }
 }
 
+TEST(SharedWork, EveryUnitOnceWhoeverTakesIt) {
+  for (int members : {1, 2, 3, 8})
+    for (int64_t count : {0, 1, 7, 100, 1001})
+      for (int64_t grain : {1, 4, 64}) {
+        ThreadTeam team(members);
+        SharedWork work(members);
+        std::vector<std::atomic<int>> taken(static_cast<size_t>(count));
+        for (int round = 1; round <= 3; ++round) {
+          team.run([&](int member) {
+            work.restart(member);
+            team.barrier();
+            WorkRange piece{};
+            while (work.take(member, count, grain, piece)) {
+              EXPECT_LE(piece.end - piece.begin, grain);
+              for (int64_t i = piece.begin; i < piece.end; ++i) ++taken[static_cast<size_t>(i)];
+            }
+            team.barrier();
+          });
+          for (const std::atomic<int>& times : taken)
+            ASSERT_EQ(times.load(), round) << count << " by " << grain;
+        }
+      }
+}
+
+TEST(SharedWork, OwnPartInOrderThenTheOthers) {
+  // Nobody else works: member 1 of 3 takes its own part [4, 8) of 12 first, then member 2's, then member 0's.
+  SharedWork work(3);
+  std::vector<int64_t> begins;
+  WorkRange piece{};
+  while (work.take(1, 12, 2, piece)) begins.push_back(piece.begin);
+  EXPECT_EQ(begins, (std::vector<int64_t>{4, 6, 8, 10, 0, 2}));
+  EXPECT_FALSE(work.take(0, 12, 2, piece));
+  work.restart(0);
+  ASSERT_TRUE(work.take(2, 12, 2, piece));  // only member 0's part has begun again
+  EXPECT_EQ(piece.begin, 0);
+  EXPECT_EQ(piece.end, 2);
+}
+
 }  // namespace
 }  // namespace kvasir

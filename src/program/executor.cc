@@ -13,18 +13,25 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
   const auto found = profiles_.find(&program);
   std::vector<OpProfile>* profile = found == profiles_.end() ? nullptr : &found->second;
   team_.run([&](int member) {
-    const OpContext context{step,
-                            counts,
-                            team_,
-                            member,
-                            team_.size(),
-                            program.op_workspace(),
-                            program.values(),
-                            program.data_table()};
+    const auto context_of = [&](SharedWork& work) {
+      return OpContext{step,
+                       counts,
+                       team_,
+                       member,
+                       team_.size(),
+                       work,
+                       program.op_workspace(),
+                       program.values(),
+                       program.data_table()};
+    };
+    const OpContext contexts[2] = {context_of(work_[0]), context_of(work_[1])};
+    work_[0].restart(member);
+    team_.barrier();
     using Clock = std::chrono::steady_clock;
     auto start = Clock::now();
     for (size_t i = 0; i < program.ops().size(); ++i) {
-      program.ops()[i]->run(context);
+      work_[(i + 1) % 2].restart(member);  // last used before the barrier behind us
+      program.ops()[i]->run(contexts[i % 2]);
       team_.barrier();
       if (profile != nullptr && member == 0) {
         const auto now = Clock::now();

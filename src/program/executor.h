@@ -19,7 +19,8 @@ struct OpProfile {
 
 class CpuExecutor {
  public:
-  explicit CpuExecutor(ThreadTeam& team) : team_(team) {}
+  explicit CpuExecutor(ThreadTeam& team)
+      : team_(team), work_{SharedWork(team.size()), SharedWork(team.size())} {}
 
   // Counts in `step` must not exceed the program's maxima (KVASIR_CHECK). Outputs stay valid until the next
   // run.
@@ -38,6 +39,7 @@ class CpuExecutor {
 
  private:
   ThreadTeam& team_;
+  SharedWork work_[2];  // of even and odd ops: one is put back while the other is in use
   std::map<const Program*, std::vector<OpProfile>> profiles_;
 };
 

@@ -1,9 +1,10 @@
 // The contract between the executor and an op.
 //
 // An op is immutable once recorded. run() is called on every member of the thread team with the same context
-// but its own member index; each member does its share (base/thread_team.h: split_work), and the executor
-// puts one barrier after the op. How the work is shared must not show in the results: every output element is
-// computed by one member, in a fixed order. Nothing throws and nothing allocates inside run().
+// but its own member index; each member does its share (base/thread_team.h: split_work, or SharedWork where
+// pieces are long), and the executor puts one barrier after the op. How the work is shared must not show in
+// the results: every output element is computed by one member, in a fixed order. Nothing throws and nothing
+// allocates inside run().
 #pragma once
 
 #include <cstddef>
@@ -99,6 +100,7 @@ struct OpContext {
   ThreadTeam& team;
   int member = 0;
   int members = 1;
+  SharedWork& work;                // at its beginning when the op starts: for one division of its work
   std::byte* workspace = nullptr;  // 64-byte aligned, as large as workspace_bytes said; undefined content
   const std::vector<Value>& values;
   std::byte* const* data;  // [values]: first byte of each value's row 0

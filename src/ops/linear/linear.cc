@@ -1,5 +1,7 @@
 #include "ops/linear/linear.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace kvasir::ops {
@@ -56,27 +58,51 @@ class Linear final : public program::Op {
   void run(const OpContext& context) const override {
     const ValueId y = outputs()[0];
     if (context.count(y) == 0) return;
-    for (const PlacedPart& p : parts_) {
-      const ValueId in = inputs()[p.input];
-      Matmul product;
-      product.input = {p.part.mode, context.row<const std::byte>(in, 0), context.stride(in), context.count(y),
-                       cols_};
-      product.weight = p.part.weight;
-      product.out = context.row<float>(y, 0) + p.first;
-      product.out_stride = static_cast<int64_t>(context.stride(y) / sizeof(float));
-      product.bias = p.part.bias;
-      if (has_residual_) {
-        product.residual = context.row<const float>(inputs().back(), 0) + p.first;
-        product.residual_stride = static_cast<int64_t>(context.stride(inputs().back()) / sizeof(float));
+    // Pieces of 16 columns of all parts in a row; where there are few, rows are shared out instead.
+    int64_t units = 0;
+    for (const PlacedPart& p : parts_) units += columns_in_units(p);
+    if (units < 4 * context.members && context.count(y) > context.members) {
+      for (const PlacedPart& p : parts_) matmul(product_of(context, p), context.member, context.members);
+      return;
+    }
+    // Sixteen pieces a member, of pairs of panels.
+    const int64_t grain = std::max<int64_t>(2, units / (int64_t{16} * context.members) / 2 * 2);
+    WorkRange piece{};
+    while (context.work.take(context.member, units, grain, piece)) {
+      int64_t first = 0;
+      for (const PlacedPart& p : parts_) {
+        const int64_t count = columns_in_units(p);
+        const int64_t begin = std::max<int64_t>(piece.begin - first, 0),
+                      end = std::min(piece.end - first, count);
+        if (begin < end) matmul_piece(product_of(context, p), begin, end);
+        first += count;
       }
-      product.epilogue = p.part.epilogue;
-      product.coarse_rows = p.part.coarse_rows;
-      product.isa = isa_;
-      matmul(product, context.member, context.members);
     }
   }
 
  private:
+  static int64_t columns_in_units(const PlacedPart& p) {
+    return (columns_of(p.part) + kPanelRows - 1) / kPanelRows;
+  }
+  Matmul product_of(const OpContext& context, const PlacedPart& p) const {
+    const ValueId in = inputs()[p.input], y = outputs()[0];
+    Matmul product;
+    product.input = {p.part.mode, context.row<const std::byte>(in, 0), context.stride(in), context.count(y),
+                     cols_};
+    product.weight = p.part.weight;
+    product.out = context.row<float>(y, 0) + p.first;
+    product.out_stride = static_cast<int64_t>(context.stride(y) / sizeof(float));
+    product.bias = p.part.bias;
+    if (has_residual_) {
+      product.residual = context.row<const float>(inputs().back(), 0) + p.first;
+      product.residual_stride = static_cast<int64_t>(context.stride(inputs().back()) / sizeof(float));
+    }
+    product.epilogue = p.part.epilogue;
+    product.coarse_rows = p.part.coarse_rows;
+    product.isa = isa_;
+    return product;
+  }
+
   std::vector<PlacedPart> parts_;
   bool has_residual_;
   int64_t cols_;

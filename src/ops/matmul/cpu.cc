@@ -14,49 +14,43 @@ void matmul_int8(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
 void unpack_lane(const KernelWeight& weight, int64_t panel, int lane, int64_t col_begin, int64_t count,
                  float* out);
 
-void finish_unit(const KernelCall& call, int64_t unit, int64_t row_begin, int64_t rows, const float* acc,
-                 const float* acc_up) {
+void finish_unit(const KernelCall& call, int64_t unit, int64_t row_begin, int64_t rows, float* acc,
+                 float* acc_up) {
   const int64_t col = unit * kPanelRows;
   const int cols = static_cast<int>(smaller(kPanelRows, call.out_cols - col));
-  // Operands of the last, partial panel are gathered into whole vectors.
-  alignas(64) float bias[kPanelRows] = {}, bias_up[kPanelRows] = {}, buffer[kPanelRows] = {}, up[kPanelRows];
-  if (call.bias != nullptr) {
-    for (int i = 0; i < cols; ++i) bias[i] = call.bias[col + i];
-    if (acc_up != nullptr && call.epilogue != Epilogue::none)
-      for (int i = 0; i < cols; ++i) bias_up[i] = call.bias_up[col + i];
-  }
-  const Floats tensor_scale = set1(call.tensor_scale), tensor_scale_up = set1(call.tensor_scale_up);
+  // One part's factor and bias; operands of the last, partial panel are gathered into whole vectors.
+  const auto scale_and_shift = [&](float* sums, float tensor_scale, const float* part_bias, bool scaled) {
+    if (!scaled && part_bias == nullptr) return;
+    alignas(64) float bias[kPanelRows] = {};
+    if (part_bias != nullptr)
+      for (int i = 0; i < cols; ++i) bias[i] = part_bias[col + i];
+    const Floats factor = set1(tensor_scale), shift = load(bias);
+    for (int64_t r = 0; r < rows; ++r) {
+      Floats value = load(sums + 16 * r);
+      if (scaled) value = mul(value, factor);
+      if (part_bias != nullptr) value = add(value, shift);
+      store(sums + 16 * r, value);
+    }
+  };
   const bool scaled = call.tensor_scale != 1.0f || call.tensor_scale_up != 1.0f;
+  scale_and_shift(acc, call.tensor_scale, call.bias, scaled);
+  if (call.epilogue != Epilogue::none) {
+    scale_and_shift(acc_up, call.tensor_scale_up, call.bias == nullptr ? nullptr : call.bias_up, scaled);
+    call.activation->apply(
+        call.epilogue == Epilogue::swiglu ? ActivationFunction::silu : ActivationFunction::gelu_tanh, {}, acc,
+        acc_up, acc, rows * kPanelRows);
+  }
   for (int64_t r = 0; r < rows; ++r) {
-    Floats value = load(acc + 16 * r);
-    if (scaled) value = mul(value, tensor_scale);
-    if (call.bias != nullptr) value = add(value, load(bias));
-    if (call.epilogue != Epilogue::none) {
-      Floats second = load(acc_up + 16 * r);
-      if (scaled) second = mul(second, tensor_scale_up);
-      if (call.bias != nullptr) second = add(second, load(bias_up));
-      store(buffer, value);
-      store(up, second);
-      call.activation->apply(
-          call.epilogue == Epilogue::swiglu ? ActivationFunction::silu : ActivationFunction::gelu_tanh, {},
-          buffer, up, buffer, kPanelRows);
-      value = load(buffer);
-    }
     float* out = call.out + (row_begin + r) * call.out_stride + col;
-    if (call.residual != nullptr) {
-      const float* residual = call.residual + (row_begin + r) * call.residual_stride + col;
-      if (cols == kPanelRows) {
-        value = add(value, load(residual));
-      } else {
-        for (int i = 0; i < cols; ++i) buffer[i] = residual[i];
-        value = add(value, load(buffer));
-      }
-    }
+    const float* residual =
+        call.residual == nullptr ? nullptr : call.residual + (row_begin + r) * call.residual_stride + col;
     if (cols == kPanelRows) {
+      Floats value = load(acc + 16 * r);
+      if (residual != nullptr) value = add(value, load(residual));
       store(out, value);
     } else {
-      store(buffer, value);
-      for (int i = 0; i < cols; ++i) out[i] = buffer[i];
+      for (int i = 0; i < cols; ++i)
+        out[i] = residual != nullptr ? acc[16 * r + i] + residual[i] : acc[16 * r + i];
     }
   }
 }

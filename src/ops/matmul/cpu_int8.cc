@@ -98,10 +98,11 @@ void matmul_int8(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
     if (panel >= panel_end) return;  // else: a layout without such a kernel
   }
 
-  for (int64_t panel = unit_begin * unit_panels; panel < panel_end; panel += 2) {
-    const int panels = panel_end - panel >= 2 ? 2 : 1;
-    for (int64_t row = row_begin; row < row_end; row += kInt8RowBlock) {
-      const int rows = static_cast<int>(smaller(kInt8RowBlock, row_end - row));
+  // A piece's panels stay in the second-level cache from one block of rows to the next; so does the block.
+  for (int64_t row = row_begin; row < row_end; row += kInt8RowBlock) {
+    const int rows = static_cast<int>(smaller(kInt8RowBlock, row_end - row));
+    for (int64_t panel = unit_begin * unit_panels; panel < panel_end; panel += 2) {
+      const int panels = panel_end - panel >= 2 ? 2 : 1;
       __builtin_memset(acc, 0, sizeof acc);
       for (int first = 0; first < panels; first += kPanels) {
         for (int64_t col = 0; col < weight.cols; col += kChunkCols) {

@@ -54,9 +54,10 @@ KVASIR_INLINE size_t code_bytes_of(const KernelWeight& weight, int cols) {
 
 #include "ops/matmul/unpack.h"
 
-// Sums of one unit (panel, or gate and up panels: acc_up) of `rows` rows to the output.
-void finish_unit(const KernelCall& call, int64_t unit, int64_t row_begin, int64_t rows, const float* acc,
-                 const float* acc_up);
+// Sums of one unit (panel, or gate and up panels: acc_up) of `rows` rows, 16 each, to the output. The sums
+// are used up.
+void finish_unit(const KernelCall& call, int64_t unit, int64_t row_begin, int64_t rows, float* acc,
+                 float* acc_up);
 
 }  // namespace KVASIR_ISA_NAMESPACE
 }  // namespace kvasir::ops

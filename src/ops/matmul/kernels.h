@@ -40,7 +40,7 @@ struct KernelCall {
   float tensor_scale_up = 1.0f;  // interleaved: up's
   int64_t out_cols = 0;          // real output columns: the last panel may be partial
   Epilogue epilogue = Epilogue::none;
-  const ActivationKernels* activation = nullptr;  // what the epilogue calls, 16 sums at a time
+  const ActivationKernels* activation = nullptr;  // what the epilogue calls
 };
 
 // Rows [row_begin, row_end) (int8: planes, `planes` of them a row) against units [unit_begin, unit_end): a

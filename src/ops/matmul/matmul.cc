@@ -54,14 +54,20 @@ KernelWeight kernel_weight(const PackedMatrix& matrix) {
   return weight;
 }
 
-void matmul(const Matmul& product, int member, int members) {
+int64_t matmul_units(const Matmul& product) {
+  return (out_columns(product) + kPanelRows - 1) / kPanelRows;
+}
+
+namespace {
+
+// Units [begin, end) of input rows [row_begin, row_end).
+void multiply(const Matmul& product, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end) {
   const PackedMatrix& matrix = *product.weight;
   const MatmulKernels& kernels = matmul_kernels(product.isa);
   KernelCall call;
   call.weight = kernel_weight(matrix);
   call.weight.data += static_cast<size_t>(product.weight_begin / kPanelRows) * call.weight.panel_stride;
   call.input = reinterpret_cast<const uint8_t*>(product.input.data);
-  call.input_stride = product.input.stride;
   call.cols = product.input.cols;
   call.out = product.out;
   call.out_stride = product.out_stride;
@@ -75,31 +81,35 @@ void matmul(const Matmul& product, int member, int members) {
   call.epilogue = product.epilogue;
   call.activation = &activation_kernels(product.isa);
 
-  call.planes = product.input.mode == ActivationMode::int16 ? 2 : 1;
-  call.input_stride /= static_cast<size_t>(call.planes);
-
   const MatmulFunction function = product.input.mode == ActivationMode::f32    ? kernels.f32
                                   : product.input.mode == ActivationMode::bf16 ? kernels.bf16
                                                                                : kernels.int8;
-  const int64_t units = (call.out_cols + kPanelRows - 1) / kPanelRows;
-  const int64_t rows = product.input.rows;
-  const bool by_rows = units < 4 * members && rows >= kRowGrain * members;
-  const auto multiply = [&](int64_t begin, int64_t end) {
-    const WorkRange share =
-        by_rows ? split_work(rows, members, member, kRowGrain) : split_work(end - begin, members, member);
-    if (share.begin >= share.end || rows == 0) return;
-    if (by_rows)
-      function(call, begin, end, share.begin * call.planes, share.end * call.planes);
-    else
-      function(call, begin + share.begin, begin + share.end, 0, rows * call.planes);
+  const auto with_planes = [&](int planes, int64_t from, int64_t to) {
+    if (from >= to) return;
+    call.planes = planes;
+    call.input_stride = product.input.stride / static_cast<size_t>(planes);
+    function(call, from, to, row_begin * planes, row_end * planes);
   };
   const int64_t coarse = (product.coarse_rows + kPanelRows - 1) / kPanelRows;
-  multiply(coarse, units);
-  if (coarse > 0) {
-    call.planes = 1;
-    call.input_stride = product.input.stride;
-    multiply(0, coarse);
+  with_planes(1, begin, coarse < end ? coarse : end);
+  with_planes(product.input.mode == ActivationMode::int16 ? 2 : 1, begin > coarse ? begin : coarse, end);
+}
+
+}  // namespace
+
+void matmul_piece(const Matmul& product, int64_t begin, int64_t end) {
+  multiply(product, begin, end, 0, product.input.rows);
+}
+
+void matmul(const Matmul& product, int member, int members) {
+  const int64_t units = matmul_units(product), rows = product.input.rows;
+  if (units < 4 * members && rows >= kRowGrain * members) {
+    const WorkRange share = split_work(rows, members, member, kRowGrain);
+    if (share.begin < share.end) multiply(product, 0, units, share.begin, share.end);
+    return;
   }
+  const WorkRange share = split_work(units, members, member);
+  if (share.begin < share.end && rows > 0) multiply(product, share.begin, share.end, 0, rows);
 }
 
 void check_matmul(const Matmul& product) {

@@ -40,6 +40,11 @@ struct Matmul {
 // arguments are checked with check_matmul when a program is built.
 void matmul(const Matmul& product, int member, int members);
 
+// The same by pieces: units are 16 columns of the output each, the last one may be partial. Any division
+// into [begin, end) gives the same bits.
+int64_t matmul_units(const Matmul& product);
+void matmul_piece(const Matmul& product, int64_t begin, int64_t end);
+
 int64_t out_columns(const Matmul& product);
 
 // KVASIR_CHECKs shapes and alignments; throws Error{unsupported} for int8 with a weight that has no integer
