@@ -265,32 +265,31 @@ class Attention final : public program::Op {
     kernels_.finish(tile, state, options_.sink_logits == nullptr ? nullptr : sinks, out);
   }
 
-  // Items are shared by cost and computed whole, each by one member.
+  // Each item is computed whole by the member that takes it.
   void run_whole(const OpContext& context) const {
     const StepState& step = context.step;
-    int64_t total = 0;
-    for_items(step, kTileRows, [&](const RowRange& range) {
-      total += item_cost(step, range) * options_.kv_heads;
-      return true;
-    });
-    const int64_t begin = total * context.member / context.members,
-                  end = total * (context.member + 1) / context.members;
     AttentionTile tile;
     std::byte* memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_ + state_;
-    int64_t at = 0;
-    for_items(step, kTileRows, [&](const RowRange& range) {
-      const int64_t cost = item_cost(step, range);
-      for (int head = 0; head < options_.kv_heads; ++head, at += cost) {
-        if (at < begin || at >= end) continue;  // the member in whose share an item begins computes it
-        prepare(context, range, head, tile);
-        const AttentionState state = state_at(memory, tile.rows);
-        kernels_.clear(tile, state);
-        const SegmentRange segments = segments_of(step, range);
-        attend(step, range.row, head, tile, segments, 0, segments.count(), [&](int32_t) { return state; });
-        finish(context, range, head, tile, state);
-      }
-      return at < end;
-    });
+    const int64_t total = count_items(step, kTileRows);
+    WorkRange piece{};
+    while (context.work.take(context.member, total, 1, piece)) {
+      const int64_t head_count = options_.kv_heads;
+      int64_t at = 0;
+      for_items(step, kTileRows, [&](const RowRange& range) {
+        if (piece.begin < at + head_count) {
+          const int head = static_cast<int>(piece.begin - at);
+          prepare(context, range, head, tile);
+          const AttentionState state = state_at(memory, tile.rows);
+          kernels_.clear(tile, state);
+          const SegmentRange segments = segments_of(step, range);
+          attend(step, range.row, head, tile, segments, 0, segments.count(), [&](int32_t) { return state; });
+          finish(context, range, head, tile, state);
+          return false;
+        }
+        at += head_count;
+        return true;
+      });
+    }
   }
 
   int64_t item_cost(const StepState& step, const RowRange& range) const {
