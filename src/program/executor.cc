@@ -12,6 +12,10 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
   KVASIR_CHECK(team_.size() <= program.threads());
   const auto found = profiles_.find(&program);
   std::vector<OpProfile>* profile = found == profiles_.end() ? nullptr : &found->second;
+  if (interrupted_)
+    for (SharedWork& work : work_)
+      for (int member = 0; member < team_.size(); ++member) work.restart(member);
+  interrupted_ = true;
   team_.run([&](int member) {
     const auto context_of = [&](SharedWork& work) {
       return OpContext{step,
@@ -25,13 +29,11 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
                        program.data_table()};
     };
     const OpContext contexts[2] = {context_of(work_[0]), context_of(work_[1])};
-    work_[0].restart(member);
-    team_.barrier();
     using Clock = std::chrono::steady_clock;
     auto start = Clock::now();
     for (size_t i = 0; i < program.ops().size(); ++i) {
-      work_[(i + 1) % 2].restart(member);  // last used before the barrier behind us
-      program.ops()[i]->run(contexts[i % 2]);
+      work_[(first_work_ + i + 1) % 2].restart(member);  // last used before the barrier behind us
+      program.ops()[i]->run(contexts[(first_work_ + i) % 2]);
       team_.barrier();
       if (profile != nullptr && member == 0) {
         const auto now = Clock::now();
@@ -45,6 +47,8 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
       }
     }
   });
+  first_work_ += program.ops().size();
+  interrupted_ = false;
 }
 
 }  // namespace kvasir::program

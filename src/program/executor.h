@@ -39,7 +39,9 @@ class CpuExecutor {
 
  private:
   ThreadTeam& team_;
-  SharedWork work_[2];  // of even and odd ops: one is put back while the other is in use
+  SharedWork work_[2];        // of one op and the next: one is put back while the other is in use
+  size_t first_work_ = 0;     // modulo 2: which one the first op of the next run takes
+  bool interrupted_ = false;  // an op threw: work may be half taken
   std::map<const Program*, std::vector<OpProfile>> profiles_;
 };
 

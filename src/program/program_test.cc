@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <stdexcept>
+
 #include "base/error.h"
 #include "program/executor.h"
 
@@ -31,6 +34,70 @@ class AddOp final : public Op {
   float add_;
   bool in_place_;
 };
+
+// Counts the rows that it is given by demand; throws after the first piece if told to.
+class DemandOp final : public Op {
+ public:
+  DemandOp(ValueId out, std::atomic<int>& rows, const bool& fails)
+      : Op({}, {out}), rows_(rows), fails_(fails) {}
+  std::string_view kind() const override { return "demand"; }
+  void run(const OpContext& context) const override {
+    WorkRange piece{};
+    while (context.work.take(context.member, context.count(outputs()[0]), 3, piece)) {
+      rows_ += static_cast<int>(piece.end - piece.begin);
+      if (fails_) throw std::runtime_error("told to");
+    }
+  }
+
+ private:
+  std::atomic<int>& rows_;
+  const bool& fails_;
+};
+
+// Programs of an even and an odd number of ops in turn: each op finds its work at the beginning.
+TEST(Program, EveryOpFindsAllOfItsWork) {
+  std::atomic<int> rows{0};
+  bool fails = false;
+  const auto program_of = [&](int ops) {
+    ProgramBuilder builder;
+    ValueId last;
+    for (int i = 0; i < ops; ++i) {
+      last = builder.value("v", Dtype::f32, Axis::tokens, {16});
+      builder.append(std::make_unique<DemandOp>(last, rows, fails));
+    }
+    builder.output("out", last);
+    return std::move(builder).plan({.tokens = 50, .rows = 1, .logits = 1}, 3);
+  };
+  Program even = program_of(4), odd = program_of(5);
+  MemoryLedger ledger;
+  Arena arena(1 << 20, &ledger, MemoryCategory::workspace);
+  even.allocate(arena);
+  odd.allocate(arena);
+  StepState step;
+  for (int threads : {1, 3}) {
+    ThreadTeam team(threads);
+    CpuExecutor executor(team);
+    for (int round = 0; round < 200; ++round)
+      for (Program* program : {&even, &odd, &odd}) {
+        step.tokens = 1 + round % 50;
+        rows = 0;
+        executor.run(*program, step);
+        ASSERT_EQ(rows.load(), step.tokens * static_cast<int>(program->ops().size()));
+      }
+  }
+  // A run that an op leaves half done takes nothing from the next one.
+  ThreadTeam team(1);
+  CpuExecutor executor(team);
+  step.tokens = 50;
+  for (Program* program : {&odd, &even}) {
+    fails = true;
+    EXPECT_THROW(executor.run(*program, step), std::runtime_error);
+    fails = false;
+    rows = 0;
+    executor.run(*program, step);
+    EXPECT_EQ(rows.load(), 50 * static_cast<int>(program->ops().size()));
+  }
+}
 
 TEST(Program, ReusesBuffersOfDeadValues) {
   ProgramBuilder builder;

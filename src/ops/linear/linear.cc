@@ -61,7 +61,7 @@ class Linear final : public program::Op {
     // Pieces of 16 columns of all parts in a row; where there are few, rows are shared out instead.
     int64_t units = 0;
     for (const PlacedPart& p : parts_) units += columns_in_units(p);
-    if (units < 4 * context.members && context.count(y) > context.members) {
+    if (units < 4 * context.members) {
       for (const PlacedPart& p : parts_) matmul(product_of(context, p), context.member, context.members);
       return;
     }
