@@ -265,29 +265,30 @@ class Attention final : public program::Op {
     kernels_.finish(tile, state, options_.sink_logits == nullptr ? nullptr : sinks, out);
   }
 
-  // Each item is computed whole by the member that takes it.
+  // Each item is computed whole by the member that takes it. Items come in ascending order but where another
+  // member's part begins: one walk over them serves all up to there.
   void run_whole(const OpContext& context) const {
     const StepState& step = context.step;
     AttentionTile tile;
     std::byte* memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_ + state_;
     const int64_t total = count_items(step, kTileRows);
-    WorkRange piece{};
-    while (context.work.take(context.member, total, 1, piece)) {
-      const int64_t head_count = options_.kv_heads;
-      int64_t at = 0;
+    WorkRange item{};
+    bool more = context.work.take(context.member, total, 1, item);
+    while (more) {
+      int64_t first = 0;  // item of the range's first head
       for_items(step, kTileRows, [&](const RowRange& range) {
-        if (piece.begin < at + head_count) {
-          const int head = static_cast<int>(piece.begin - at);
+        for (; more && item.begin >= first && item.begin < first + options_.kv_heads;
+             more = context.work.take(context.member, total, 1, item)) {
+          const int head = static_cast<int>(item.begin - first);
           prepare(context, range, head, tile);
           const AttentionState state = state_at(memory, tile.rows);
           kernels_.clear(tile, state);
           const SegmentRange segments = segments_of(step, range);
           attend(step, range.row, head, tile, segments, 0, segments.count(), [&](int32_t) { return state; });
           finish(context, range, head, tile, state);
-          return false;
         }
-        at += head_count;
-        return true;
+        first += options_.kv_heads;
+        return more && item.begin >= first;
       });
     }
   }

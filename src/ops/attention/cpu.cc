@@ -129,8 +129,8 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
   const Operand operand = key_operand(tile);
   const bool integer = operand == Operand::integer;
   const bool decode = !f.plain() || f.codec.plain == Dtype::f16;
-  const TileShape shape(tile.rows);
-  const int even = (f.dim + 1) / 2 * 2, columns = integer ? kIntegerVectors : shape.vectors();
+  const TileShape shape(tile.rows, operand);
+  const int even = (f.dim + 1) / 2 * 2, columns = shape.vectors();
   const size_t tile_bytes = static_cast<size_t>(even) * kBlockTokens * (integer ? 1 : 4);
   const size_t stride = query_stride(tile);
   float* offsets = tile.scratch.scales + f.groups * kSegmentKeys;
@@ -164,8 +164,7 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
     task.low_bytes = static_cast<size_t>(f.dim);
     task.centered = tile.key_table->centered;
     for (int m = 0, rows; m < tile.rows; m += rows) {
-      const int left = tile.rows - m;
-      rows = !integer ? shape.rows(left) : left < kMaxRows ? left : kMaxRows;
+      rows = shape.rows(tile.rows - m);
       task.queries = tile.scratch.queries + static_cast<size_t>(m) * stride;
       task.query_sums = tile.scratch.query_sums + m * f.groups;
       task.scores = tile.scratch.scores + m * kSegmentKeys;
@@ -271,7 +270,7 @@ void weigh_plain(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
   const size_t element = operand == Operand::f32 ? 4 : 2;
   const size_t weight_bytes = operand == Operand::dot ? 2 : 4;
   constexpr size_t kStored = 4;  // bytes from one channel to the next: a pair of bf16, or one f32
-  const TileShape shape(row_end - row_begin);
+  const TileShape shape(row_end - row_begin, operand);
   const bool all_tokens = token_end - token_begin == tile.tokens;
   for (int first = 0; first < f.dim; first += shape.vectors() * 16) {
     const int left = (f.dim - first + 15) / 16, vectors = left < shape.vectors() ? left : shape.vectors(),
@@ -320,7 +319,7 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
   float* offsets = scales + f.groups * kSegmentKeys;
   load_scales(f, *tile.value_table, false, seen, segment.values, scales, offsets);
   const V16 zero = set(0.0f);
-  const TileShape shape(tile.rows);
+  const TileShape shape(tile.rows, Operand::f32);
   for (int g = 0; g < f.groups; ++g) {
     for (int m = 0; m < tile.rows; ++m) {
       const float* p = tile.scratch.scores + m * kSegmentKeys;
@@ -379,6 +378,7 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
   float* scales = tile.scratch.scales;
   float* offsets = scales + f.groups * kSegmentKeys;
   load_scales(f, *tile.value_table, true, seen, segment.values, scales, offsets);
+  const TileShape shape(tile.rows, Operand::integer);
   float factors[kTileRows];
   int32_t centers[kTileRows];
   for (int g = 0; g < f.groups; ++g) {
@@ -397,7 +397,8 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
       }
       task.weight_stride = kSegmentKeys * 2;
       task.out_stride = tile.out_stride;
-      for (int m = 0; m < tile.rows; m += kMaxRows) {
+      for (int m = 0, rows; m < tile.rows; m += rows) {
+        rows = shape.rows(tile.rows - m);
         task.weights = tile.scratch.weights + static_cast<size_t>(m) * task.weight_stride;
         task.bias = tile.scratch.bias + m;
         task.factors = factors + m;
@@ -405,7 +406,7 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
         task.keep = keep + m;
         task.take = take + m;
         task.out = state.out + static_cast<size_t>(m) * tile.out_stride + first;
-        integer_value_tile(tile.rows - m < kMaxRows ? tile.rows - m : kMaxRows, task);
+        integer_value_tile(rows, task);
       }
     }
   }
@@ -413,22 +414,17 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
 
 // How much each step of a tile fetches: enough for the next segment after all rows, as evenly as it goes.
 Fetch plan_tile_fetch(const AttentionTile& tile, const KeySegment* next) {
-  const auto steps = [](const PlaneFormat& f, Operand operand, int columns, bool key) {
+  const auto steps = [&](const PlaneFormat& f, Operand operand, bool is_key) {
+    const TileShape shape(tile.rows, operand);
     const int per_step = operand == Operand::integer ? 4 : operand == Operand::f32 ? 1 : 2;
     // K: channels along the product, 16 blocks wide; V: keys along the product, channels wide.
-    const int length = (key ? f.dim : kSegmentKeys) / per_step,
-              width = key ? kSegmentBlocks : (f.dim + 15) / 16;
-    return (length > 0 ? length : 1) * ((width + columns - 1) / columns);
+    const int length = (is_key ? f.dim : kSegmentKeys) / per_step,
+              width = is_key ? kSegmentBlocks : (f.dim + 15) / 16;
+    return shape.tiles() * (length > 0 ? length : 1) * ((width + shape.vectors() - 1) / shape.vectors());
   };
   const Operand key = key_operand(tile), value = value_operand(tile);
-  const TileShape shape(tile.rows);
-  const auto product = [&](const PlaneFormat& f, Operand operand, bool is_key) {
-    const bool integer = operand == Operand::integer;
-    return (integer ? (tile.rows + kMaxRows - 1) / kMaxRows : shape.tiles(tile.rows)) *
-           steps(f, operand, integer ? kIntegerVectors : shape.vectors(), is_key);
-  };
-  return plan_fetch(next, key == Operand::integer, product(*tile.key, key, true), tile.rows * kSegmentBlocks,
-                    product(*tile.value, value, false));
+  return plan_fetch(next, key == Operand::integer, steps(*tile.key, key, true), tile.rows * kSegmentBlocks,
+                    steps(*tile.value, value, false));
 }
 
 void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegment* next,

@@ -3,7 +3,6 @@
 // * 32512 * 256 < 2^31 over the keys of a segment, half of it over a group of channels. Included by cpu.cc
 // inside the level's own namespace.
 
-constexpr int kIntegerVectors = 2;       // register tile: kMaxRows x 2 x two sums
 constexpr float kIntegerTop = 32512.0f;  // upper and lower byte both fit a signed byte
 constexpr float kIntegerFloor = 1e-30f;  // below, a row counts as zero
 

@@ -19,6 +19,7 @@ constexpr int kTallRows = 12,
 constexpr int kMaxRows = 3, kMaxVectors = 2;  // times 2 (avx2) or 4 registers each
 constexpr int kTallRows = 3, kTallVectors = 2;
 #endif
+constexpr int kIntegerVectors = 2;  // on 8-bit dot products: kMaxRows x 2 x two sums
 
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;

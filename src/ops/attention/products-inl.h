@@ -207,18 +207,30 @@ void value_block(const ValueTask& t) {
 
 // ---- dispatch on the register tile
 
-// The register tile for `rows` rows: vectors side by side, and the rows of the next one of `left` rows.
-struct TileShape {
-  bool tall;
-  explicit TileShape(int rows) : tall(rows >= kTallRows && kTallRows > kMaxRows) {}
-  int vectors() const { return tall ? kTallVectors : kMaxVectors; }
+// The register tiles of a product of `rows` rows: vectors side by side, and the rows of the next tile when
+// `left` are left.
+class TileShape {
+ public:
+  TileShape(int rows, Operand operand)
+      : rows_(rows),
+        tall_(operand != Operand::integer && kTallRows > kMaxRows && rows >= kTallRows),
+        vectors_(operand == Operand::integer ? kIntegerVectors
+                 : tall_                     ? kTallVectors
+                                             : kMaxVectors) {}
+  int vectors() const { return vectors_; }
   int rows(int left) const {
-    return tall && left >= kTallRows ? kTallRows : left < kMaxRows ? left : kMaxRows;
+    return tall_ && left >= kTallRows ? kTallRows : left < kMaxRows ? left : kMaxRows;
   }
-  int tiles(int rows) const {
-    if (!tall) return (rows + kMaxRows - 1) / kMaxRows;
-    return rows / kTallRows + (rows % kTallRows + kMaxRows - 1) / kMaxRows;
+  int tiles() const {
+    int count = 0;
+    for (int left = rows_; left > 0; left -= rows(left)) ++count;
+    return count;
   }
+
+ private:
+  int rows_;
+  bool tall_;
+  int vectors_;
 };
 
 template <Operand kOperand, int MR>

@@ -60,7 +60,7 @@ class Linear final : public program::Op {
     if (context.count(y) == 0) return;
     // Pieces of 16 columns of all parts in a row; where there are few, rows are shared out instead.
     int64_t units = 0;
-    for (const PlacedPart& p : parts_) units += columns_in_units(p);
+    for (const PlacedPart& p : parts_) units += matmul_units(product_of(context, p));
     if (units < 4 * context.members) {
       for (const PlacedPart& p : parts_) matmul(product_of(context, p), context.member, context.members);
       return;
@@ -71,7 +71,7 @@ class Linear final : public program::Op {
     while (context.work.take(context.member, units, grain, piece)) {
       int64_t first = 0;
       for (const PlacedPart& p : parts_) {
-        const int64_t count = columns_in_units(p);
+        const int64_t count = matmul_units(product_of(context, p));
         const int64_t begin = std::max<int64_t>(piece.begin - first, 0),
                       end = std::min(piece.end - first, count);
         if (begin < end) matmul_piece(product_of(context, p), begin, end);
@@ -81,9 +81,6 @@ class Linear final : public program::Op {
   }
 
  private:
-  static int64_t columns_in_units(const PlacedPart& p) {
-    return (columns_of(p.part) + kPanelRows - 1) / kPanelRows;
-  }
   Matmul product_of(const OpContext& context, const PlacedPart& p) const {
     const ValueId in = inputs()[p.input], y = outputs()[0];
     Matmul product;
