@@ -82,6 +82,12 @@ class TestProgram {
                   static_cast<size_t>(m.cols) * sizeof(float));
     return m;
   }
+  // A row of the output as it lies there, of any dtype.
+  const std::byte* row_data(int64_t row) const {
+    return program_.data(output_) +
+           static_cast<size_t>(row) * program_.values()[static_cast<size_t>(output_.index)].stride;
+  }
+  const program::Program& program() const { return program_; }
   TestMatrix run_and_take() {
     run();
     return result();

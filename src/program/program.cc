@@ -99,6 +99,18 @@ bool ProgramBuilder::is_output(ValueId id) const {
                      [&](const auto& output) { return output.second == id || at(output.second).base == id; });
 }
 
+std::optional<size_t> ProgramBuilder::only_reader(ValueId id) const {
+  if (is_output(id)) return std::nullopt;
+  std::optional<size_t> reader;
+  for (size_t i = 0; i < ops_.size(); ++i)
+    for (const ValueId in : ops_[i]->inputs()) {
+      if (in != id && at(in).base != id) continue;
+      if (reader && *reader != i) return std::nullopt;
+      reader = i;
+    }
+  return reader;
+}
+
 Program ProgramBuilder::plan(const Counts& maxima, int threads) && {
   const int op_count = static_cast<int>(ops_.size());
   const size_t value_count = values_.size();

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -90,6 +91,9 @@ class ProgramBuilder {
 
   const Value& at(ValueId id) const;
   bool is_output(ValueId id) const;  // itself, or a view of it
+  // For rewrites: the op that alone reads `id`, itself or through views of its columns; empty where none or
+  // several do, or where it is wanted after the run.
+  std::optional<size_t> only_reader(ValueId id) const;
   const std::vector<std::unique_ptr<Op>>& ops() const { return ops_; }
   std::vector<std::unique_ptr<Op>>& mutable_ops() { return ops_; }  // for rewrites
 

@@ -71,24 +71,15 @@ int fuse_norm_prepare(program::ProgramBuilder& builder) {
     const std::optional<RecordedRmsNorm> norm = recorded_rms_norm(*ops[i]);
     if (!norm || norm->options.vectors != 1) continue;
     const ValueId normed = ops[i]->outputs()[0];
-    if (builder.is_output(normed)) continue;
-    // The only op that reads the normed rows, themselves or through a view of their columns.
-    size_t reader = 0;
-    int readers = 0;
-    for (size_t j = i + 1; j < ops.size(); ++j)
-      for (ValueId in : ops[j]->inputs())
-        if (in == normed || builder.at(in).base == normed) {
-          reader = j;
-          ++readers;
-        }
-    if (readers != 1 || ops[reader]->inputs()[0] != normed) continue;
-    const std::optional<RecordedPrepare> prepare = recorded_prepare(*ops[reader]);
-    if (!prepare) continue;
+    const std::optional<size_t> reader = builder.only_reader(normed);
+    if (!reader) continue;
+    const std::optional<RecordedPrepare> prepare = recorded_prepare(*ops[*reader]);
+    if (!prepare || ops[*reader]->inputs()[0] != normed) continue;
     KVASIR_CHECK(prepare->isa == norm->isa && prepare->cols == norm->width);
     // At the norm's place: its input is alive there, and every reader of the prepared rows comes later.
     const ValueId x = ops[i]->inputs()[0];
-    ops[i] = std::make_unique<NormPrepare>(x, ops[reader]->outputs()[0], *norm, *prepare);
-    ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(reader));
+    ops[i] = std::make_unique<NormPrepare>(x, ops[*reader]->outputs()[0], *norm, *prepare);
+    ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(*reader));
     ++fused;
   }
   return fused;
