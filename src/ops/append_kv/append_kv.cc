@@ -1,7 +1,6 @@
 #include "ops/append_kv/append_kv.h"
 
 #include "base/error.h"
-#include "kv/codecs/codec_layout.h"
 
 namespace kvasir::ops {
 namespace {
@@ -24,53 +23,72 @@ class AppendKv final : public program::Op {
     return {elements * 6, 0};
   }
 
-  // Work is shared by (run of tokens inside one block of 16 slots, head): codes of neighbouring tokens share
-  // bytes.
+  const AppendKvOptions& recorded() const { return options_; }
+
   void run(const OpContext& context) const override {
-    const auto& step = context.step;
-    const auto same_block = [&](int32_t a, int32_t b) {
-      return step.row_of_token[static_cast<size_t>(a)] == step.row_of_token[static_cast<size_t>(b)] &&
-             step.kv_position[static_cast<size_t>(a)] / kv::kBlockTokens ==
-                 step.kv_position[static_cast<size_t>(b)] / kv::kBlockTokens;
-    };
-    int64_t runs = 0;
-    for (int32_t t = 0; t < step.tokens; ++t) runs += t == 0 || !same_block(t - 1, t);
-    const WorkRange work = split_work(runs * options_.kv_heads, context.members, context.member);
-    if (work.begin >= work.end) return;
-    int64_t run = -1;
-    for (int32_t t = 0; t < step.tokens; ++t) {
-      if (t == 0 || !same_block(t - 1, t)) ++run;
-      const int64_t first = run * options_.kv_heads;
-      if (first + options_.kv_heads <= work.begin) continue;
-      if (first >= work.end) break;
-      const int head_begin = static_cast<int>(work.begin > first ? work.begin - first : 0);
-      const int head_end =
-          static_cast<int>(work.end - first < options_.kv_heads ? work.end - first : options_.kv_heads);
-      append_token(context, t, head_begin, head_end);
-    }
+    share_appended_heads(context, options_.kv_heads, [&](int32_t token, int head_begin, int head_end) {
+      const AppendedToken to(context, options_, token);
+      const float* k = context.row<const float>(inputs()[0], token);
+      const float* v = context.row<const float>(inputs()[1], token);
+      for (int head = head_begin; head < head_end; ++head)
+        to.append(head, k + static_cast<int64_t>(head) * options_.head_dim_k,
+                  v + static_cast<int64_t>(head) * options_.head_dim_v);
+    });
   }
 
  private:
-  void append_token(const OpContext& context, int32_t token, int head_begin, int head_end) const {
-    const auto& step = context.step;
-    const kv::RowPages& row = step.kv[static_cast<size_t>(options_.group)]
-                                  .rows[static_cast<size_t>(step.row_of_token[static_cast<size_t>(token)])];
-    const auto& layout = static_cast<const kv::CodecLayout&>(*row.layout);
-    const int32_t position = step.kv_position[static_cast<size_t>(token)];
-    const int32_t page_tokens = layout.geometry().page_tokens;
-    std::byte* page = row.pages[position / page_tokens];
-    const float* k = context.row<const float>(inputs()[0], token);
-    const float* v = context.row<const float>(inputs()[1], token);
-    for (int head = head_begin; head < head_end; ++head)
-      layout.append(page, options_.layer, head, position % page_tokens,
-                    k + static_cast<int64_t>(head) * options_.head_dim_k,
-                    v + static_cast<int64_t>(head) * options_.head_dim_v);
-  }
-
   AppendKvOptions options_;
 };
 
 }  // namespace
+
+void share_appended_heads(const OpContext& context, int kv_heads,
+                          const std::function<void(int32_t, int, int)>& take) {
+  const auto& step = context.step;
+  const auto same_block = [&](int32_t a, int32_t b) {
+    return step.row_of_token[static_cast<size_t>(a)] == step.row_of_token[static_cast<size_t>(b)] &&
+           step.kv_position[static_cast<size_t>(a)] / kv::kBlockTokens ==
+               step.kv_position[static_cast<size_t>(b)] / kv::kBlockTokens;
+  };
+  int64_t runs = 0;
+  for (int32_t t = 0; t < step.tokens; ++t) runs += t == 0 || !same_block(t - 1, t);
+  const WorkRange work = split_work(runs * kv_heads, context.members, context.member);
+  if (work.begin >= work.end) return;
+  int64_t run = -1;
+  for (int32_t t = 0; t < step.tokens; ++t) {
+    if (t == 0 || !same_block(t - 1, t)) ++run;
+    const int64_t first = run * kv_heads;
+    if (first + kv_heads <= work.begin) continue;
+    if (first >= work.end) break;
+    take(t, static_cast<int>(work.begin > first ? work.begin - first : 0),
+         static_cast<int>(work.end - first < kv_heads ? work.end - first : kv_heads));
+  }
+}
+
+AppendedToken::AppendedToken(const OpContext& context, const AppendKvOptions& options, int32_t token)
+    : layout_(static_cast<const kv::CodecLayout&>(
+          *context.step.kv[static_cast<size_t>(options.group)]
+               .rows[static_cast<size_t>(context.step.row_of_token[static_cast<size_t>(token)])]
+               .layout)),
+      layer_(options.layer) {
+  const auto& step = context.step;
+  const kv::RowPages& row = step.kv[static_cast<size_t>(options.group)]
+                                .rows[static_cast<size_t>(step.row_of_token[static_cast<size_t>(token)])];
+  const int32_t position = step.kv_position[static_cast<size_t>(token)];
+  const int32_t page_tokens = layout_.geometry().page_tokens;
+  page_ = row.pages[position / page_tokens];
+  slot_ = position % page_tokens;
+}
+
+void AppendedToken::append(int head, const float* k, const float* v) const {
+  layout_.append(page_, layer_, head, slot_, k, v);
+}
+
+std::optional<AppendKvOptions> recorded_append_kv(const program::Op& op) {
+  const auto* append = dynamic_cast<const AppendKv*>(&op);
+  if (append == nullptr) return std::nullopt;
+  return append->recorded();
+}
 
 void append_kv(program::ProgramBuilder& builder, program::ValueId k, program::ValueId v,
                const AppendKvOptions& options) {

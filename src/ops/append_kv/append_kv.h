@@ -9,6 +9,10 @@
 // tokens.
 #pragma once
 
+#include <functional>
+#include <optional>
+
+#include "kv/codecs/codec_layout.h"
 #include "program/program.h"
 
 namespace kvasir::ops {
@@ -23,5 +27,27 @@ struct AppendKvOptions {
 
 void append_kv(program::ProgramBuilder& builder, program::ValueId k, program::ValueId v,
                const AppendKvOptions& options);
+
+// What a recorded append_kv does, for rewrites; empty for any other op.
+std::optional<AppendKvOptions> recorded_append_kv(const program::Op& op);
+
+// The pieces of an append, for ops that bring it along. Work is shared by (run of tokens inside one block of
+// 16 slots, head), because codes of neighbouring tokens share bytes: take(token, head_begin, head_end) for
+// all that falls to the member.
+void share_appended_heads(const program::OpContext& context, int kv_heads,
+                          const std::function<void(int32_t token, int head_begin, int head_end)>& take);
+// Where a token's keys and values go.
+class AppendedToken {
+ public:
+  AppendedToken(const program::OpContext& context, const AppendKvOptions& options, int32_t token);
+  // k [head_dim_k], v [head_dim_v] of one head.
+  void append(int head, const float* k, const float* v) const;
+
+ private:
+  const kv::CodecLayout& layout_;
+  std::byte* page_;
+  int layer_;
+  int32_t slot_;
+};
 
 }  // namespace kvasir::ops

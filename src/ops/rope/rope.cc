@@ -40,42 +40,51 @@ class RopeTableOp final : public program::Op {
 
 class Rope final : public program::Op {
  public:
-  Rope(ValueId x, ValueId table, ValueId y, int64_t heads, int64_t head_dim, int64_t pairs, RopeLayout layout,
-       IsaLevel isa)
-      : Op({x, table}, {y}), heads_(heads), head_dim_(head_dim), pairs_(pairs), layout_(layout) {
-    const RopeKernels& kernels = rope_kernels(isa);
-    rotate_ = layout == RopeLayout::half_split ? kernels.half_split : kernels.interleaved;
-  }
+  Rope(ValueId x, ValueId table, ValueId y, const RecordedRope& what)
+      : Op({x, table}, {y}), what_(what), rotate_(what.kernel()) {}
 
   std::string_view kind() const override { return "rope"; }
-  std::string describe() const override {
-    return fmt::format("heads {}, {} of {} elements, {}", heads_, 2 * pairs_, head_dim_,
-                       layout_ == RopeLayout::half_split ? "half-split" : "interleaved");
-  }
+  std::string describe() const override { return what_.describe(); }
+  const RecordedRope& recorded() const { return what_; }
   int in_place_input() const override { return 0; }
   program::OpCost cost(int64_t rows) const override {
-    const double elements = static_cast<double>(rows * heads_ * head_dim_);
+    const double elements = static_cast<double>(rows * what_.heads * what_.head_dim);
     return {8 * elements, 3 * elements};
   }
 
   void run(const OpContext& context) const override {
     const ValueId x = inputs()[0], table = inputs()[1], y = outputs()[0];
-    const WorkRange work = split_work(context.count(x) * heads_, context.members, context.member);
+    const WorkRange work = split_work(context.count(x) * what_.heads, context.members, context.member);
     for (int64_t i = work.begin; i < work.end; ++i) {
-      const int64_t token = i / heads_, head = i % heads_;
+      const int64_t token = i / what_.heads, at = i % what_.heads * what_.head_dim;
       const float* cosines = context.row<const float>(table, token);
-      rotate_(context.row<const float>(x, token) + head * head_dim_, cosines, cosines + pairs_,
-              context.row<float>(y, token) + head * head_dim_, pairs_, head_dim_);
+      rotate_(context.row<const float>(x, token) + at, cosines, cosines + what_.pairs,
+              context.row<float>(y, token) + at, what_.pairs, what_.head_dim);
     }
   }
 
  private:
-  int64_t heads_, head_dim_, pairs_;
-  RopeLayout layout_;
+  RecordedRope what_;
   decltype(RopeKernels::half_split) rotate_;
 };
 
 }  // namespace
+
+std::string RecordedRope::describe() const {
+  return fmt::format("heads {}, {} of {} elements, {}", heads, 2 * pairs, head_dim,
+                     layout == RopeLayout::half_split ? "half-split" : "interleaved");
+}
+
+decltype(RopeKernels::half_split) RecordedRope::kernel() const {
+  const RopeKernels& kernels = rope_kernels(isa);
+  return layout == RopeLayout::half_split ? kernels.half_split : kernels.interleaved;
+}
+
+std::optional<RecordedRope> recorded_rope(const program::Op& op) {
+  const auto* rope = dynamic_cast<const Rope*>(&op);
+  if (rope == nullptr) return std::nullopt;
+  return rope->recorded();
+}
 
 ValueId rope_table(program::ProgramBuilder& builder, const RopeTable& table, IsaLevel isa) {
   const int64_t pairs = static_cast<int64_t>(table.inverse_frequency.size());
@@ -94,7 +103,7 @@ ValueId rope(program::ProgramBuilder& builder, ValueId x, ValueId table, int64_t
   KVASIR_CHECK(2 * pairs <= head_dim);
   const ValueId y =
       builder.value(value.name + ".rope", Dtype::f32, value.axis, value.inner, value.fixed_count);
-  builder.append(std::make_unique<Rope>(x, table, y, heads, head_dim, pairs, layout, isa));
+  builder.append(std::make_unique<Rope>(x, table, y, RecordedRope{heads, head_dim, pairs, layout, isa}));
   return y;
 }
 

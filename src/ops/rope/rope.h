@@ -14,6 +14,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/isa.h"
@@ -50,5 +52,18 @@ program::ValueId rope_table(program::ProgramBuilder& builder, const RopeTable& t
 // Appends the rotation of every head; 2 * pairs <= head_dim. May work in place.
 program::ValueId rope(program::ProgramBuilder& builder, program::ValueId x, program::ValueId table,
                       int64_t heads, RopeLayout layout, IsaLevel isa);
+
+// What a recorded rope does, for rewrites; empty for any other op.
+struct RecordedRope {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t pairs = 0;
+  RopeLayout layout = RopeLayout::half_split;
+  IsaLevel isa = IsaLevel::generic;
+
+  std::string describe() const;
+  decltype(RopeKernels::half_split) kernel() const;
+};
+std::optional<RecordedRope> recorded_rope(const program::Op& op);
 
 }  // namespace kvasir::ops
