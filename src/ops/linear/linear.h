@@ -44,4 +44,28 @@ program::ValueId linear(program::ProgramBuilder& builder, const std::string& nam
                         const std::vector<LinearPart>& parts, std::optional<program::ValueId> residual,
                         IsaLevel isa);
 
+// What a recorded linear computes, for the op itself and for rewrites that put another one in its place.
+struct RecordedLinear {
+  struct Part {
+    LinearPart part;
+    size_t input = 0;   // index of the op's input that it reads
+    int64_t first = 0;  // first output column
+  };
+  std::vector<Part> parts;
+  bool has_residual = false;  // the op's last input
+  int64_t cols = 0;
+  IsaLevel isa = IsaLevel::generic;
+
+  // Units of a piece that a member takes at a time, of `units` in all: a sixteenth of its share, whole pairs
+  // of panels, and not less than is worth taking (16 KiB of weights).
+  int64_t piece_units(int64_t units, int members) const;
+  std::string describe() const;
+  program::OpCost cost(int64_t rows) const;
+  // One part's product in a step of `rows` rows, without a place for its results: the caller gives `out`,
+  // `out_stride` and `out_first` in the columns of the part.
+  Matmul product(const program::OpContext& context, const std::vector<program::ValueId>& inputs,
+                 const Part& part, int64_t rows) const;
+};
+std::optional<RecordedLinear> recorded_linear(const program::Op& op);  // empty for any other op
+
 }  // namespace kvasir::ops

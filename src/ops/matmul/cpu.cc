@@ -41,7 +41,7 @@ void finish_unit(const KernelCall& call, int64_t unit, int64_t row_begin, int64_
         acc_up, acc, rows * kPanelRows);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    float* out = call.out + (row_begin + r) * call.out_stride + col;
+    float* out = call.out + (row_begin + r) * call.out_stride + (col - call.out_first);
     const float* residual =
         call.residual == nullptr ? nullptr : call.residual + (row_begin + r) * call.residual_stride + col;
     if (cols == kPanelRows) {
@@ -63,11 +63,12 @@ inline uint16_t round_bf16(uint32_t bits) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-void prepare_bf16(const float* input, int64_t cols, uint8_t* out) {
+void prepare_bf16(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out) {
   auto* codes = reinterpret_cast<uint16_t*>(out);
   const auto* bits = reinterpret_cast<const uint32_t*>(input);
-  for (int64_t c = 0; c < cols; ++c) codes[c] = round_bf16(bits[c]);
-  for (int64_t c = cols; c < prepared_cols(cols); ++c) codes[c] = 0;
+  for (int64_t c = begin; c < end; ++c) codes[c] = round_bf16(bits[c - begin]);
+  if (end == cols)
+    for (int64_t c = cols; c < prepared_cols(cols); ++c) codes[c] = 0;
 }
 
 // Rounds to the nearest whole number, ties to even, for |x| <= 127: the sum's ulp is 1.
@@ -131,17 +132,23 @@ KVASIR_INLINE void put_sums(const Int8Arrays& out, int64_t block, float scale, i
 // the row's results, NaN or infinite; a block of zeros, or too small to divide by, is zero. What is left of
 // x * (127 / max|x|), at most a half, times 254 and to nearest are the remainder's codes, of scale / 254.
 template <bool kRest>
-KVASIR_INLINE void prepare_integers(const float* input, int64_t cols, uint8_t* out, uint8_t* rest) {
-  const int64_t blocks = prepared_cols(cols) / kBlockCols, all_blocks = prepared_blocks(cols);
+KVASIR_INLINE void prepare_integers(const float* input, int64_t begin, int64_t end, int64_t cols,
+                                    uint8_t* out, uint8_t* rest) {
+  // The row's end brings the surplus blocks along.
+  const int64_t begin_block = begin / kBlockCols, blocks = prepared_cols(end) / kBlockCols,
+                all_blocks = end == cols ? prepared_blocks(cols) : blocks;
   const Int8Arrays to = int8_arrays(out, cols), fine = int8_arrays(kRest ? rest : out, cols);
   alignas(64) float last[kBlockCols] = {};
-  if (cols % kBlockCols != 0)
-    __builtin_memcpy(last, input + (blocks - 1) * kBlockCols, static_cast<size_t>(cols % kBlockCols) * 4);
+  const bool partial = end % kBlockCols != 0;
+  if (partial)
+    __builtin_memcpy(last, input + (blocks - 1 - begin_block) * kBlockCols,
+                     static_cast<size_t>(end % kBlockCols) * 4);
   // Eight blocks at a time: magnitudes, one vector of divisions, codes.
-  for (int64_t first = 0; first < all_blocks; first += 8) {
-    const int count = static_cast<int>(smaller(8, blocks - first));
+  for (int64_t first = begin_block; first < all_blocks; first += 8) {
+    const int count = first < blocks ? static_cast<int>(smaller(8, blocks - first)) : 0;
+    const int count_all = static_cast<int>(smaller(8, all_blocks - first));
     const auto source = [&](int b) {
-      return cols % kBlockCols != 0 && first + b == blocks - 1 ? last : input + kBlockCols * (first + b);
+      return partial && first + b == blocks - 1 ? last : input + kBlockCols * (first + b - begin_block);
     };
     alignas(64) int32_t most[16] = {};
     for (int b = 0; b < count; ++b) most[b] = largest_magnitude(load(source(b)), load(source(b) + 16));
@@ -149,7 +156,7 @@ KVASIR_INLINE void prepare_integers(const float* input, int64_t cols, uint8_t* o
     alignas(64) float inverse[16], scale[16];
     store(inverse, divide(set1(127.0f), amax));
     store(scale, divide(amax, set1(127.0f)));
-    for (int b = 0; b < 8; ++b) {
+    for (int b = 0; b < count_all; ++b) {
       if (b >= count || most[b] < 0x03800000) scale[b] = inverse[b] = 0.0f;  // below 2^-120
       int sums[2] = {}, fine_sums[2] = {};
       const int64_t at = kBlockCols * (first + b);
@@ -176,11 +183,12 @@ KVASIR_INLINE void prepare_integers(const float* input, int64_t cols, uint8_t* o
   }
 }
 
-void prepare_int8(const float* input, int64_t cols, uint8_t* out) {
-  prepare_integers<false>(input, cols, out, nullptr);
+void prepare_int8(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out) {
+  prepare_integers<false>(input, begin, end, cols, out, nullptr);
 }
-void prepare_int16(const float* input, int64_t cols, uint8_t* out, uint8_t* rest) {
-  prepare_integers<true>(input, cols, out, rest);
+void prepare_int16(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out,
+                   uint8_t* rest) {
+  prepare_integers<true>(input, begin, end, cols, out, rest);
 }
 
 }  // namespace

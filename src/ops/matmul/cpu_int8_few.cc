@@ -82,7 +82,11 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
   for (int64_t col = 0; col < weight.cols; col += kChunkCols, data += weight.chunk_stride) {
     const int cols = static_cast<int>(smaller(kChunkCols, weight.cols - col));
     const size_t codes = code_bytes_of(weight, cols);
-    for (size_t line = codes; line < weight.chunk_stride; line += 64) request(data + line);
+    // Scales are read before the codes in front of them: those of the next chunk are needed first.
+    for (size_t line = codes; line < weight.chunk_stride; line += 64) {
+      __builtin_prefetch(data + line + kFarAhead, 0, 2);
+      __builtin_prefetch(data + line + weight.chunk_stride, 0, 3);
+    }
     unpack_scales(weight, data, cols, chunk);
     const auto block = static_cast<size_t>(col / kBlockCols);
     Int8Row input{x + col, x + scales + 4 * block, x + sums + 4 * block, x + code_sums + 4 * block,

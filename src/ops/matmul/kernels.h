@@ -32,6 +32,7 @@ struct KernelCall {
   int64_t cols = 0;                // unpadded columns of the input
   float* out = nullptr;
   int64_t out_stride = 0;          // floats
+  int64_t out_first = 0;           // column of the product that out[0] is
   const float* bias = nullptr;     // of panel row 0; interleaved: gate's
   const float* bias_up = nullptr;  // interleaved: up's
   const float* residual = nullptr;
@@ -52,10 +53,13 @@ struct MatmulKernels {
   MatmulFunction f32;   // f32 input rows
   MatmulFunction bf16;  // bf16 input rows
   MatmulFunction int8;  // int8 input rows; integer layouts only
-  void (*prepare_bf16)(const float* input, int64_t cols, uint8_t* out);
-  void (*prepare_int8)(const float* input, int64_t cols, uint8_t* out);
+  // Columns [begin, end) of a row of `cols`; `input` is column begin, `out` the prepared row. begin is a
+  // multiple of 32, end too or cols.
+  void (*prepare_bf16)(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out);
+  void (*prepare_int8)(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out);
   // Codes of `input` to `out`, of what they round away to `rest`.
-  void (*prepare_int16)(const float* input, int64_t cols, uint8_t* out, uint8_t* rest);
+  void (*prepare_int16)(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out,
+                        uint8_t* rest);
   void (*unpack_lane)(const KernelWeight& weight, int64_t panel, int lane, int64_t col_begin, int64_t count,
                       float* out);
 };

@@ -71,6 +71,7 @@ void multiply(const Matmul& product, int64_t begin, int64_t end, int64_t row_beg
   call.cols = product.input.cols;
   call.out = product.out;
   call.out_stride = product.out_stride;
+  call.out_first = product.out_first;
   call.bias = product.bias == nullptr ? nullptr : product.bias + product.weight_begin;
   call.bias_up = product.bias == nullptr ? nullptr : product.bias + matrix.rows() / 2;
   call.residual = product.residual;
@@ -133,14 +134,20 @@ void check_matmul(const Matmul& product) {
 
 void prepare_activations(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t begin,
                          int64_t end, std::byte* out, size_t out_stride, IsaLevel isa) {
+  prepare_columns(mode, input + begin * stride, stride, cols, 0, cols, end - begin,
+                  out + static_cast<size_t>(begin) * out_stride, out_stride, isa);
+}
+
+void prepare_columns(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t col_begin,
+                     int64_t col_end, int64_t rows, std::byte* out, size_t out_stride, IsaLevel isa) {
   const MatmulKernels& kernels = matmul_kernels(isa);
   const auto prepare = mode == ActivationMode::bf16 ? kernels.prepare_bf16 : kernels.prepare_int8;
-  for (int64_t row = begin; row < end; ++row) {
+  for (int64_t row = 0; row < rows; ++row) {
     auto* to = reinterpret_cast<uint8_t*>(out) + static_cast<size_t>(row) * out_stride;
     if (mode == ActivationMode::int16)
-      kernels.prepare_int16(input + row * stride, cols, to, to + out_stride / 2);
+      kernels.prepare_int16(input + row * stride, col_begin, col_end, cols, to, to + out_stride / 2);
     else
-      prepare(input + row * stride, cols, to);
+      prepare(input + row * stride, col_begin, col_end, cols, to);
   }
 }
 

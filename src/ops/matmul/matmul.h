@@ -23,6 +23,7 @@ struct Matmul {
   const PackedMatrix* weight = nullptr;
   float* out = nullptr;             // [input.rows, out columns]
   int64_t out_stride = 0;           // floats
+  int64_t out_first = 0;            // the column that out[0] is: a piece may have memory of its own
   const float* bias = nullptr;      // [weight->rows()], in the order of the packed rows' parts
   const float* residual = nullptr;  // [input.rows, out columns], may be `out` itself
   int64_t residual_stride = 0;      // floats
@@ -55,5 +56,10 @@ void check_matmul(const Matmul& product);
 // prepared_row_bytes(cols, mode), `out_stride` bytes apart (int16: a multiple of 128). mode is not f32.
 void prepare_activations(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t begin,
                          int64_t end, std::byte* out, size_t out_stride, IsaLevel isa);
+
+// The same of columns [col_begin, col_end) of `rows` rows, which alone are at `input`; col_begin is a
+// multiple of 32, col_end too or the row's end. Any division of a row gives the same bytes.
+void prepare_columns(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t col_begin,
+                     int64_t col_end, int64_t rows, std::byte* out, size_t out_stride, IsaLevel isa);
 
 }  // namespace kvasir::ops

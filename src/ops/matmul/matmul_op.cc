@@ -25,7 +25,16 @@ class PrepareActivations final : public program::Op {
   }
   void run(const OpContext& context) const override {
     const ValueId x = inputs()[0], y = outputs()[0];
-    const WorkRange rows = split_work(context.count(x), context.members, context.member);
+    const int64_t count = context.count(x);
+    if (count < context.members) {  // columns are shared out instead
+      const WorkRange columns = split_work(cols_, context.members, context.member, 256);
+      if (columns.begin < columns.end)
+        prepare_columns(mode_, context.row<const float>(x, 0) + columns.begin,
+                        static_cast<int64_t>(context.stride(x) / sizeof(float)), cols_, columns.begin,
+                        columns.end, count, context.row<std::byte>(y, 0), context.stride(y), isa_);
+      return;
+    }
+    const WorkRange rows = split_work(count, context.members, context.member);
     prepare_activations(mode_, context.row<const float>(x, 0),
                         static_cast<int64_t>(context.stride(x) / sizeof(float)), cols_, rows.begin, rows.end,
                         context.row<std::byte>(y, 0), context.stride(y), isa_);
@@ -69,10 +78,10 @@ class MatmulOp final : public program::Op {
     const int64_t out = product_.weight_end > 0 ? product_.weight_end - product_.weight_begin : weight.rows();
     const double share = static_cast<double>(out) / static_cast<double>(weight.rows());
     const auto tokens = static_cast<double>(rows);
-    return {static_cast<double>(weight.stored_bytes()) * share +
-                tokens * (static_cast<double>(prepared_row_bytes(weight.cols(), mode_)) +
-                          4.0 * static_cast<double>(out)),
-            2.0 * tokens * static_cast<double>(out) * static_cast<double>(weight.cols())};
+    const double weight_bytes = static_cast<double>(weight.stored_bytes()) * share;
+    return {weight_bytes + tokens * (static_cast<double>(prepared_row_bytes(weight.cols(), mode_)) +
+                                     4.0 * static_cast<double>(out)),
+            2.0 * tokens * static_cast<double>(out) * static_cast<double>(weight.cols()), weight_bytes};
   }
 
   void run(const OpContext& context) const override {
