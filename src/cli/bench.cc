@@ -80,10 +80,9 @@ StepCost step_cost(const models::Model& model, const program::Counts& counts) {
   StepCost cost;
   for (const program::Program* program : {&model.trunk(), &model.head()})
     for (size_t i = 0; i < program->ops().size(); ++i) {
-      const std::string_view kind = program->ops()[i]->kind();
-      if (kind != "linear" && kind != "matmul" && kind != "experts") continue;
       const program::OpCost c = program->cost(i, counts);
-      cost.weight_bytes += c.bytes;
+      if (c.weight_bytes == 0) continue;
+      cost.weight_bytes += c.weight_bytes;
       cost.operations += c.operations;
     }
   return cost;
@@ -103,7 +102,7 @@ void add_profile(Json& table, const models::Model& model, program::CpuExecutor& 
     for (size_t i = 0; i < profile.size(); ++i) {
       const program::Op& op = *program.ops()[i];
       std::string kind(op.kind());
-      if (kind == "linear" && !op.outputs().empty())
+      if (op.cost(1).weight_bytes > 0 && !op.outputs().empty())
         kind += " " + program.values()[static_cast<size_t>(op.outputs()[0].index)].name;
       Sum& sum = kinds[kind];
       sum.seconds += std::chrono::duration<double>(profile[i].time).count();
@@ -222,7 +221,9 @@ int bench(const BenchFlags& flags) {
                       std::span(ids).subspan(static_cast<size_t>(t * batch + b), 1),
                       engine::WantLogits::last);
         engine->cache().reserve(builder.sequences(), builder.counts(), step);
-        model.run(builder.state(step), engine->executor());
+        program::StepState& state = builder.state(step);
+        state.candidates = 1;  // the greedy choice is part of a step, as in generating
+        model.run(state, engine->executor());
         step.commit();
       }
       if (run > 0) seconds.push_back(seconds_since(start));

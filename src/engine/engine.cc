@@ -180,6 +180,35 @@ void Engine::record_prefix(Row& row) {
                                                  : Stage::decode);
 }
 
+// How many of its largest logits decide the row's next token; 0: it needs them all.
+int Engine::candidates_wanted(const Row& row) const {
+  if (row.request.max_tokens == 0) return 1;  // nothing is drawn
+  const bool banned = static_cast<int64_t>(row.outcome.tokens.size()) < row.request.min_tokens;
+  if (row.request.top_logprobs >= 0 || (banned && !row.request.stop_ids.empty())) return 0;
+  return row.sampler.candidates_wanted(ops::kMostCandidates);
+}
+
+Sampled Engine::sample(Row& row, int32_t index) {
+  const auto generated = static_cast<int64_t>(row.outcome.tokens.size());
+  const int wanted = candidates_in_step_ > 0 ? candidates_wanted(row) : 0;
+  if (wanted > 0) {
+    if (!model_->candidates(index, wanted, candidates_))
+      throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
+    largest_.clear();
+    for (const ops::Candidate& c : candidates_) largest_.push_back({c.id, c.value});
+    Sampled sampled;
+    sampled.id = row.sampler.choose_from(largest_, static_cast<uint64_t>(generated));
+    return sampled;
+  }
+  const float* logits = model_->logits(index);
+  logits_.assign(logits, logits + model_->info().vocab);
+  const bool banned = generated < row.request.min_tokens;
+  return row.sampler.sample(
+      logits_, row.history, static_cast<uint64_t>(generated),
+      banned ? std::span<const int32_t>(row.request.stop_ids) : std::span<const int32_t>(),
+      row.request.top_logprobs);
+}
+
 void Engine::consume_logits(Row& row, int32_t index) {
   Outcome& outcome = row.outcome;
   const auto now = Row::Clock::now();
@@ -197,14 +226,8 @@ void Engine::consume_logits(Row& row, int32_t index) {
     outcome.reason = FinishReason::length;
     return;
   }
-  const float* logits = model_->logits(index);
-  logits_.assign(logits, logits + model_->info().vocab);
   const auto generated = static_cast<int64_t>(outcome.tokens.size());
-  const bool banned = generated < row.request.min_tokens;
-  const Sampled sampled =
-      row.sampler.sample(logits_, row.history, static_cast<uint64_t>(generated),
-                         banned ? std::span<const int32_t>(row.request.stop_ids) : std::span<const int32_t>(),
-                         row.request.top_logprobs);
+  const Sampled sampled = sample(row, index);
   outcome.tokens.push_back(sampled.id);
   row.history.push_back(sampled.id);
   outcome.timings.completion_tokens = generated + 1;
@@ -251,7 +274,17 @@ void Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
     }
 
   cache_->reserve(builder_->sequences(), builder_->counts(), kv_step_);
-  const program::StepState& state = builder_->state(kv_step_);
+  program::StepState& state = builder_->state(kv_step_);
+  // Whole rows of logits are written only where a row of the step needs one: what a row draws is the same.
+  bool whole = false;
+  for (size_t i = 0; i < batch.size(); ++i)
+    if (builder_->logits_index(i) >= 0) {
+      const int wanted = candidates_wanted(*batch[i]);
+      whole |= wanted == 0;
+      state.candidates = std::max(state.candidates, wanted);
+    }
+  if (whole) state.candidates = 0;
+  candidates_in_step_ = state.candidates;
   model_->run(state, *executor_);
   kv_step_.commit();
 

@@ -168,6 +168,8 @@ class Engine {
   void start_rows(std::vector<std::unique_ptr<Row>>& rows);
   void admit(Row& row);
   void record_prefix(Row& row);
+  int candidates_wanted(const Row& row) const;
+  Sampled sample(Row& row, int32_t index);
   void consume_logits(Row& row, int32_t index);
 
   std::unique_ptr<MemoryLedger> ledger_ = std::make_unique<MemoryLedger>();
@@ -181,6 +183,9 @@ class Engine {
   std::unique_ptr<StepBuilder> builder_;
   kv::Step kv_step_;
   std::vector<float> logits_;
+  int32_t candidates_in_step_ = 0;  // StepState::candidates of the last step
+  std::vector<ops::Candidate> candidates_;
+  std::vector<Sampler::Candidate> largest_;
 };
 
 }  // namespace kvasir::engine

@@ -66,6 +66,31 @@ TEST_P(BothModels, ARowIsTheSameAloneAndInAnyBatch) {
   expect_same(want, one_thread->generate(request_for(prompt, 12, 0.8f, 5)));
 }
 
+// Greedy and top-k rows need the largest logits alone; a row beside them that needs all changes what is
+// computed and not what they draw.
+TEST_P(BothModels, ARowDrawsTheSameFromItsLargestLogitsAndFromAll) {
+  const auto engine = Engine::open(GetParam(), options_for(3, 64, 256));
+  const std::vector<int32_t> prompt = ids_from(7, 41, 3);
+  const auto request = [&](bool greedy, bool all) {
+    Request r = request_for(prompt, 16, greedy ? 0.0f : 0.9f, 11);
+    r.sampling.top_k = 20;
+    r.top_logprobs = all ? 0 : -1;
+    return r;
+  };
+  for (const bool greedy : {true, false}) {
+    const std::vector<int32_t> want = engine->generate(request(greedy, true)).tokens;
+    ASSERT_EQ(want.size(), 16u);
+    EXPECT_EQ(engine->generate(request(greedy, false)).tokens, want) << greedy;
+    std::vector<Request> together;
+    together.push_back(request(greedy, false));
+    together.push_back(request_for(ids_from(50, 9, 7), 7, 1.0f, 3));
+    together.push_back(request(!greedy, false));
+    EXPECT_EQ(engine->generate(std::move(together))[0].tokens, want) << greedy;
+  }
+  // The two kinds of row are not the same by chance.
+  EXPECT_NE(engine->generate(request(false, false)).tokens, engine->generate(request(true, false)).tokens);
+}
+
 TEST_P(BothModels, ALongRunKeepsItsRowsBusyAndChangesNothing) {
   const auto alone = Engine::open(GetParam(), options_for(1, 512, 256));
   const auto busy = Engine::open(GetParam(), options_for(3, 32, 256));

@@ -1,17 +1,21 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "engine/rng.h"
+#include "engine/sampling_kernels.h"
 
 namespace kvasir::engine {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -kInfinity;
 constexpr size_t kBlock = 1024;
 
 constexpr std::pair<SamplerStage, std::string_view> kStageNames[] = {
@@ -134,15 +138,28 @@ float sampling_exp(float x) {
 
 namespace {
 
-// Sums of blocks of 1024 weights, each sequential in f64; returns the total (blocks added in order).
-double block_sums(std::span<const float> logits, float max, std::vector<double>* blocks) {
+const SamplingKernels& kernels() {
+  static const SamplingKernels& table = sampling_kernels(best_isa_level());
+  return table;
+}
+
+// Sums of exp(x - shift), of those x - shift < below, over blocks of 1024 ids, each sequential in f64;
+// returns the total (blocks added in order). Eight blocks at a time: their sums do not wait for each other.
+double block_sums(std::span<const float> logits, float shift, float below, std::vector<double>* blocks) {
+  constexpr size_t kTogether = 8;
+  alignas(64) std::array<float, kTogether * kBlock> weights;
   double total = 0;
-  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    const size_t end = std::min(logits.size(), begin + kBlock);
-    double sum = 0;
-    for (size_t i = begin; i < end; ++i) sum += static_cast<double>(sampling_exp(logits[i] - max));
-    if (blocks != nullptr) blocks->push_back(sum);
-    total += sum;
+  for (size_t begin = 0; begin < logits.size(); begin += weights.size()) {
+    const size_t count = std::min(weights.size(), logits.size() - begin);
+    kernels().exps(logits.data() + begin, shift, below, static_cast<int64_t>(count), weights.data());
+    std::fill(weights.begin() + static_cast<std::ptrdiff_t>(count), weights.end(), 0.0f);
+    std::array<double, kTogether> sums{};
+    for (size_t i = 0; i < kBlock; ++i)
+      for (size_t b = 0; b < kTogether; ++b) sums[b] += static_cast<double>(weights[b * kBlock + i]);
+    for (size_t b = 0; b * kBlock < count; ++b) {
+      if (blocks != nullptr) blocks->push_back(sums[b]);
+      total += sums[b];
+    }
   }
   return total;
 }
@@ -150,22 +167,25 @@ double block_sums(std::span<const float> logits, float max, std::vector<double>*
 }  // namespace
 
 int32_t argmax(std::span<const float> logits) {
-  size_t best = 0;
+  const int64_t best = kernels().argmax(logits.data(), static_cast<int64_t>(logits.size()));
+  if (best >= 0) return static_cast<int32_t>(best);
+  // A row with a logit that is not a number: the largest of the others.
+  size_t largest = 0;
   for (size_t i = 1; i < logits.size(); ++i)
-    if (logits[i] > logits[best]) best = i;
-  return static_cast<int32_t>(best);
+    if (logits[i] > logits[largest]) largest = i;
+  return static_cast<int32_t>(largest);
 }
 
 float log_sum_exp(std::span<const float> logits) {
   const float max = logits[static_cast<size_t>(argmax(logits))];
   if (max == kMinusInfinity) return kMinusInfinity;
-  return static_cast<float>(static_cast<double>(max) + std::log(block_sums(logits, max, nullptr)));
+  return static_cast<float>(static_cast<double>(max) + std::log(block_sums(logits, max, kInfinity, nullptr)));
 }
 
 int32_t categorical(std::span<const float> logits, float u) {
   const float max = logits[static_cast<size_t>(argmax(logits))];
   std::vector<double> blocks;
-  const double target = static_cast<double>(u) * block_sums(logits, max, &blocks);
+  const double target = static_cast<double>(u) * block_sums(logits, max, kInfinity, &blocks);
   double prefix = 0;
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!(prefix + blocks[b] > target)) {
@@ -185,6 +205,17 @@ int32_t categorical(std::span<const float> logits, float u) {
     if (sampling_exp(logits[i] - max) > 0) return static_cast<int32_t>(i);
   return argmax(logits);
 }
+
+namespace {
+
+[[noreturn]] void refuse_nan() {
+  throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
+}
+[[noreturn]] void refuse_none() {
+  throw_error(ErrorCode::invalid_input, "no_valid_token: every token is excluded");
+}
+
+}  // namespace
 
 Sampler::Sampler(SamplingOptions options)
     : options_(std::move(options)),
@@ -268,7 +299,38 @@ void Sampler::apply_dry(std::span<float> logits, std::span<const int32_t> histor
   }
 }
 
+// From the whole row to those whose value is `least` or more (never -inf).
+void Sampler::collect(float least) {
+  if (whole_.empty()) return;
+  ids_.resize(whole_.size());
+  values_.resize(whole_.size());
+  const int64_t count = kernels().at_least(whole_.data(), shift_, least, static_cast<int64_t>(whole_.size()),
+                                           ids_.data(), values_.data());
+  candidates_.clear();
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) candidates_.push_back({ids_[i], values_[i]});
+  whole_ = {};
+}
+
+float Sampler::largest() const {
+  if (!whole_.empty()) return whole_[static_cast<size_t>(argmax(whole_))] - shift_;
+  float max = kMinusInfinity;
+  for (const Candidate& c : candidates_) max = std::max(max, c.value);
+  return max;
+}
+
 void Sampler::keep_top_k(int k) {
+  if (!whole_.empty()) {
+    if (k <= 0 || static_cast<size_t>(k) >= whole_.size()) return;
+    // No more than k - 1 of the k largest lie below the k-th largest of the blocks' maxima.
+    std::vector<float> maxima((whole_.size() + 63) / 64);
+    float least = kMinusInfinity;
+    if (static_cast<size_t>(k) <= maxima.size()) {
+      kernels().block_maxima(whole_.data(), static_cast<int64_t>(whole_.size()), maxima.data());
+      std::nth_element(maxima.begin(), maxima.begin() + (k - 1), maxima.end(), std::greater<>());
+      least = maxima[static_cast<size_t>(k - 1)] - shift_;
+    }
+    collect(least);
+  }
   if (k <= 0 || static_cast<size_t>(k) >= candidates_.size()) return;
   std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(),
                    [](const Candidate& a, const Candidate& b) {
@@ -284,40 +346,51 @@ void Sampler::keep_top_p(float p) {
   // part needs sorting: the mass below a threshold is summed in id order, and the threshold is lowered until
   // the cut lies above it.
   const double cut = 1.0 - static_cast<double>(p);
-  float max = kMinusInfinity;
-  for (const Candidate& c : candidates_) max = std::max(max, c.value);
+  const float max = largest();
+  double below = 0;
   for (float depth = 10;; depth *= 2) {
     const float threshold = depth > 200 ? kMinusInfinity : max - depth;
-    double below = 0;
-    std::vector<Candidate> upper;
-    for (const Candidate& c : candidates_) {
-      if (c.value < threshold)
-        below += static_cast<double>(sampling_exp(c.value));
-      else
-        upper.push_back(c);
+    below = 0;
+    if (!whole_.empty()) {
+      below = block_sums(whole_, shift_, threshold, nullptr);
+    } else {
+      for (const Candidate& c : candidates_)
+        if (c.value < threshold) below += static_cast<double>(sampling_exp(c.value));
     }
     if (below > cut && threshold != kMinusInfinity) continue;
-    std::sort(upper.begin(), upper.end(), [](const Candidate& a, const Candidate& b) {
-      return a.value != b.value ? a.value < b.value : a.id < b.id;
-    });
-    double sum = below;
-    size_t first = 0;
-    for (; first < upper.size(); ++first) {
-      sum += static_cast<double>(sampling_exp(upper[first].value));
-      if (sum > cut) break;
-    }
-    if (first == upper.size()) first = upper.size() - 1;  // rounding: the most probable token always stays
-    upper.erase(upper.begin(), upper.begin() + static_cast<std::ptrdiff_t>(first));
-    std::sort(upper.begin(), upper.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-    candidates_ = std::move(upper);
-    return;
+    if (!whole_.empty())
+      collect(threshold);
+    else
+      std::erase_if(candidates_, [&](const Candidate& c) { return c.value < threshold; });
+    break;
   }
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.value != b.value ? a.value < b.value : a.id < b.id;
+  });
+  double sum = below;
+  size_t first = 0;
+  for (; first < candidates_.size(); ++first) {
+    sum += static_cast<double>(sampling_exp(candidates_[first].value));
+    if (sum > cut) break;
+  }
+  if (first == candidates_.size())
+    first = candidates_.size() - 1;  // rounding: the most probable token always stays
+  candidates_.erase(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(first));
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
 }
 
 void Sampler::keep_min_p(float p) {
-  float max = kMinusInfinity;
-  for (const Candidate& c : candidates_) max = std::max(max, c.value);
-  const float threshold = max + static_cast<float>(std::log(static_cast<double>(p)));
+  const float threshold = largest() + static_cast<float>(std::log(static_cast<double>(p)));
+  const std::span<float> all = whole_;
+  if (!all.empty()) {
+    collect(threshold);
+    if (candidates_.size() >= static_cast<size_t>(options_.min_tokens_to_keep)) return;
+    candidates_.clear();
+    whole_ = all;
+    keep_top_k(options_.min_tokens_to_keep);
+    return;
+  }
   std::vector<Candidate> kept;
   for (const Candidate& c : candidates_)
     if (!(c.value < threshold)) kept.push_back(c);
@@ -328,6 +401,7 @@ void Sampler::keep_min_p(float p) {
 }
 
 void Sampler::keep_typical(float p) {
+  collect(kMinusInfinity);
   double entropy = 0;
   for (const Candidate& c : candidates_)
     if (c.value != kMinusInfinity)
@@ -356,6 +430,7 @@ void Sampler::keep_typical(float p) {
 }
 
 void Sampler::keep_top_n_sigma(float n) {
+  collect(kMinusInfinity);
   double sum = 0, squares = 0;
   float max = kMinusInfinity;
   size_t count = 0;
@@ -376,6 +451,7 @@ void Sampler::keep_top_n_sigma(float n) {
 
 void Sampler::drop_xtc(float u) {
   if (u > options_.xtc_probability) return;
+  collect(kMinusInfinity);
   renormalise();
   float least = std::numeric_limits<float>::infinity();
   for (const Candidate& c : candidates_) {
@@ -390,6 +466,7 @@ void Sampler::drop_xtc(float u) {
 }
 
 void Sampler::renormalise() {
+  collect(kMinusInfinity);
   float max = kMinusInfinity;
   for (const Candidate& c : candidates_) max = std::max(max, c.value);
   if (max == kMinusInfinity) return;
@@ -400,6 +477,7 @@ void Sampler::renormalise() {
 }
 
 int32_t Sampler::draw(float u) const {
+  if (!whole_.empty()) return categorical(whole_, u);
   // The same rule as categorical(), over the candidates that are left: absent ids have weight zero, so the
   // blocks of 1024 ids hold the same sums.
   float max = kMinusInfinity;
@@ -457,101 +535,162 @@ int32_t Sampler::draw_mirostat(float u) {
 Sampled Sampler::sample(std::span<float> logits, std::span<const int32_t> history, uint64_t t,
                         std::span<const int32_t> banned, int top_logprobs) {
   for (const auto& [id, bias] : options_.logit_bias) logits[static_cast<size_t>(id)] += bias;
-  const bool penalised = std::find(order_.begin(), order_.end(), SamplerStage::penalties) != order_.end();
-  if (penalised) apply_penalties(logits, history);
-  if (options_.dry_multiplier > 0 &&
-      std::find(order_.begin(), order_.end(), SamplerStage::dry) != order_.end())
-    apply_dry(logits, history);
+  if (has_stage(SamplerStage::penalties)) apply_penalties(logits, history);
+  if (options_.dry_multiplier > 0 && has_stage(SamplerStage::dry)) apply_dry(logits, history);
   for (int32_t id : banned)
     if (static_cast<size_t>(id) < logits.size()) logits[static_cast<size_t>(id)] = kMinusInfinity;
 
   Sampled result;
-  const int32_t best = argmax(logits);
-  const float max = logits[static_cast<size_t>(best)];
-  bool has_nan = false;
-  for (float x : logits) has_nan |= x != x;
-  if (has_nan)
-    throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
-  if (max == kMinusInfinity) throw_error(ErrorCode::invalid_input, "no_valid_token: every token is excluded");
+  const int64_t best = kernels().argmax(logits.data(), static_cast<int64_t>(logits.size()));
+  if (best < 0) refuse_nan();
+  if (logits[static_cast<size_t>(best)] == kMinusInfinity) refuse_none();
 
   const bool wants_logprobs = top_logprobs >= 0;
-  if (options_.greedy() && !wants_logprobs) {
-    result.id = best;
+  candidates_.clear();
+  result.id = static_cast<int32_t>(best);
+  if (!wants_logprobs) {
+    if (options_.greedy()) return result;
+    whole_ = logits;
+    shift_ = reads_probabilities() ? log_sum_exp(logits) : 0;
+    result.id = choose(t);
     return result;
   }
-  const float normaliser = log_sum_exp(logits);
-  for (float& x : logits) x -= normaliser;
-
-  candidates_.clear();
-  if (options_.greedy()) {
-    result.id = best;
-  } else {
-    for (size_t i = 0; i < logits.size(); ++i)
-      if (logits[i] != kMinusInfinity) candidates_.push_back({static_cast<int32_t>(i), logits[i]});
-    const RandomKey key = step_key(options_.seed, t);
-    float u = 0;
-    const bool xtc = options_.xtc_probability > 0 &&
-                     std::find(order_.begin(), order_.end(), SamplerStage::xtc) != order_.end();
-    const SplitKeys keys = split(key);
-    u = uniform(xtc ? keys.second : key);
-    bool tempered = false;
-    auto apply_temperature = [&] {
-      const float r = static_cast<float>(1.0 / static_cast<double>(options_.temperature));
-      for (Candidate& c : candidates_) c.value *= r;
-      tempered = true;
-    };
-    for (SamplerStage stage : order_) {
-      // Filters read probabilities: after the temperature they need a distribution again.
-      const bool filter = stage != SamplerStage::temperature && stage != SamplerStage::penalties &&
-                          stage != SamplerStage::dry;
-      if (filter && options_.mirostat == 2) continue;
-      if (filter && tempered) renormalise();
-      switch (stage) {
-        case SamplerStage::penalties:
-        case SamplerStage::dry:
-          break;
-        case SamplerStage::top_n_sigma:
-          if (options_.top_n_sigma > 0) keep_top_n_sigma(options_.top_n_sigma);
-          break;
-        case SamplerStage::top_k:
-          keep_top_k(options_.top_k);
-          break;
-        case SamplerStage::typical:
-          if (options_.typical_p > 0 && options_.typical_p < 1) keep_typical(options_.typical_p);
-          break;
-        case SamplerStage::top_p:
-          if (options_.top_p > 0 && options_.top_p < 1) keep_top_p(options_.top_p);
-          break;
-        case SamplerStage::min_p:
-          if (options_.min_p > 0) keep_min_p(options_.min_p);
-          break;
-        case SamplerStage::xtc:
-          if (xtc) drop_xtc(uniform(keys.first));
-          break;
-        case SamplerStage::temperature:
-          apply_temperature();
-          break;
-      }
-      if (candidates_.empty())
-        throw_error(ErrorCode::invalid_input, "no_valid_token: stage {} left no token", name(stage));
-    }
-    if (!tempered) apply_temperature();
-    result.id = options_.mirostat == 2 ? draw_mirostat(u) : draw(u);
+  const std::vector<float> all(logits.begin(), logits.end());
+  const float normaliser = log_sum_exp(all);
+  if (!options_.greedy()) {
+    whole_ = logits;
+    shift_ = reads_probabilities() ? normaliser : 0;
+    result.id = choose(t);
   }
-  if (wants_logprobs) {
-    result.logprob = logits[static_cast<size_t>(result.id)];
-    const size_t count = std::min<size_t>(static_cast<size_t>(top_logprobs), logits.size());
-    std::vector<TokenLogprob> all;
-    all.reserve(logits.size());
-    for (size_t i = 0; i < logits.size(); ++i) all.push_back({static_cast<int32_t>(i), logits[i]});
-    std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end(),
-                      [](const TokenLogprob& a, const TokenLogprob& b) {
-                        return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
-                      });
-    all.resize(count);
-    result.top = std::move(all);
-  }
+  result.logprob = all[static_cast<size_t>(result.id)] - normaliser;
+  const size_t count = std::min<size_t>(static_cast<size_t>(top_logprobs), all.size());
+  std::vector<TokenLogprob> top;
+  top.reserve(all.size());
+  for (size_t i = 0; i < all.size(); ++i) top.push_back({static_cast<int32_t>(i), all[i] - normaliser});
+  std::partial_sort(top.begin(), top.begin() + static_cast<std::ptrdiff_t>(count), top.end(),
+                    [](const TokenLogprob& a, const TokenLogprob& b) {
+                      return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
+                    });
+  top.resize(count);
+  result.top = std::move(top);
   return result;
+}
+
+int Sampler::candidates_wanted(int most) const {
+  const bool changed = !options_.logit_bias.empty() ||
+                       (options_.dry_multiplier > 0 && has_stage(SamplerStage::dry)) ||
+                       (has_stage(SamplerStage::penalties) &&
+                        ((options_.repetition_penalty != 0 && options_.repetition_penalty != 1) ||
+                         options_.presence_penalty != 0 || options_.frequency_penalty != 0));
+  if (changed) return 0;
+  if (options_.greedy()) return 1;
+  if (options_.mirostat == 2 || reads_probabilities() ||
+      (options_.top_n_sigma > 0 && has_stage(SamplerStage::top_n_sigma)) ||
+      (options_.xtc_probability > 0 && has_stage(SamplerStage::xtc)) || !has_stage(SamplerStage::top_k))
+    return 0;
+  // min_p may keep more than its threshold leaves.
+  const int wanted = std::max(options_.top_k, options_.min_p > 0 ? options_.min_tokens_to_keep : 0);
+  return options_.top_k > 0 && wanted <= most ? wanted : 0;
+}
+
+int32_t Sampler::choose_from(std::span<const Candidate> largest, uint64_t t) {
+  if (largest.empty() || largest.front().value == kMinusInfinity) refuse_none();
+  candidates_.clear();
+  if (options_.greedy()) return largest.front().id;
+  for (const Candidate& c : largest)
+    if (c.value != kMinusInfinity) candidates_.push_back(c);
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  whole_ = {};
+  return choose(t);
+}
+
+// Takes the distribution through the stages and draws.
+int32_t Sampler::choose(uint64_t t) {
+  const RandomKey key = step_key(options_.seed, t);
+  const bool xtc = options_.xtc_probability > 0 && has_stage(SamplerStage::xtc);
+  const SplitKeys keys = split(key);
+  const float u = uniform(xtc ? keys.second : key);
+  bool tempered = false;
+  const auto apply_temperature = [&] {
+    const float r = static_cast<float>(1.0 / static_cast<double>(options_.temperature));
+    for (float& x : whole_) x = (x - shift_) * r;
+    shift_ = 0;
+    for (Candidate& c : candidates_) c.value *= r;
+    tempered = true;
+  };
+  for (SamplerStage stage : order_) {
+    if (!is_active(stage)) continue;
+    // After the temperature, what reads probabilities needs a distribution again.
+    if (tempered && (stage == SamplerStage::top_p || stage == SamplerStage::typical)) renormalise();
+    switch (stage) {
+      case SamplerStage::penalties:
+      case SamplerStage::dry:
+        break;
+      case SamplerStage::top_n_sigma:
+        keep_top_n_sigma(options_.top_n_sigma);
+        break;
+      case SamplerStage::top_k:
+        keep_top_k(options_.top_k);
+        break;
+      case SamplerStage::typical:
+        keep_typical(options_.typical_p);
+        break;
+      case SamplerStage::top_p:
+        keep_top_p(options_.top_p);
+        break;
+      case SamplerStage::min_p:
+        keep_min_p(options_.min_p);
+        break;
+      case SamplerStage::xtc:
+        drop_xtc(uniform(keys.first));
+        break;
+      case SamplerStage::temperature:
+        apply_temperature();
+        break;
+    }
+    if (whole_.empty() && candidates_.empty())
+      throw_error(ErrorCode::invalid_input, "no_valid_token: stage {} left no token", name(stage));
+  }
+  if (!tempered) apply_temperature();
+  const int32_t id = options_.mirostat == 2 ? draw_mirostat(u) : draw(u);
+  whole_ = {};
+  return id;
+}
+
+bool Sampler::has_stage(SamplerStage stage) const {
+  return std::find(order_.begin(), order_.end(), stage) != order_.end();
+}
+
+// Whether a stage of the order does anything to the distribution.
+bool Sampler::is_active(SamplerStage stage) const {
+  const bool filters = options_.mirostat != 2;  // mirostat takes their place
+  switch (stage) {
+    case SamplerStage::penalties:
+    case SamplerStage::dry:
+      return false;  // done with the logits
+    case SamplerStage::temperature:
+      return true;
+    case SamplerStage::top_n_sigma:
+      return filters && options_.top_n_sigma > 0;
+    case SamplerStage::top_k:
+      return filters && options_.top_k > 0;
+    case SamplerStage::typical:
+      return filters && options_.typical_p > 0 && options_.typical_p < 1;
+    case SamplerStage::top_p:
+      return filters && options_.top_p > 0 && options_.top_p < 1;
+    case SamplerStage::min_p:
+      return filters && options_.min_p > 0;
+    case SamplerStage::xtc:
+      return filters && options_.xtc_probability > 0;
+  }
+  return false;
+}
+
+// Whether a stage needs log-probabilities, not logits.
+bool Sampler::reads_probabilities() const {
+  return (has_stage(SamplerStage::top_p) && is_active(SamplerStage::top_p)) ||
+         (has_stage(SamplerStage::typical) && is_active(SamplerStage::typical));
 }
 
 }  // namespace kvasir::engine

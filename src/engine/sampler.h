@@ -3,6 +3,11 @@
 // Everything is f32 per row and depends on that row alone. The default order of the stages is mlx-lm's:
 // filters see the untempered distribution. SamplingOptions::order gives another one (llama.cpp's, or
 // temperature first as in vLLM).
+//
+// Logits are made log-probabilities where a stage or the caller reads probabilities (top_p, typical,
+// logprobs); top_k, min_p, the temperature and the draw look at differences alone. So, while nothing else is
+// asked for, the largest few logits of a row decide (candidates_wanted), and choosing from them gives the
+// token that the whole row gives.
 #pragma once
 
 #include <cstdint>
@@ -95,14 +100,28 @@ class Sampler {
 
   struct Candidate {
     int32_t id;
-    float value;  // log-probability as of the last stage, tempered
+    float value;  // log-probability (or logit) as of the last stage, tempered
   };
-  // What the last draw chose from, by ascending id (nothing after a greedy choice).
+
+  // How many of the largest logits decide the next token: 1 when greedy, top_k where nothing but top_k, min_p
+  // and the temperature is set; 0: the whole row does, or more than `most` of it.
+  int candidates_wanted(int most) const;
+  // Draws the t-th token from that many of the row's largest logits, by value descending, then by id (all
+  // there are, where the row has fewer); the same token as sample() on the whole row.
+  int32_t choose_from(std::span<const Candidate> largest, uint64_t t);
+
+  // What the last draw chose from, by ascending id; nothing where that was every token, or the choice greedy.
   std::span<const Candidate> candidates() const { return candidates_; }
 
  private:
   void apply_penalties(std::span<float> logits, std::span<const int32_t> history);
   void apply_dry(std::span<float> logits, std::span<const int32_t> history);
+  bool has_stage(SamplerStage stage) const;
+  bool is_active(SamplerStage stage) const;
+  bool reads_probabilities() const;
+  int32_t choose(uint64_t t);
+  void collect(float least);
+  float largest() const;
   void keep_top_k(int k);
   void keep_top_p(float p);
   void keep_min_p(float p);
@@ -115,7 +134,13 @@ class Sampler {
 
   SamplingOptions options_;
   std::vector<SamplerStage> order_;
+  // The distribution as of the stage under way: every id of `whole_`, whose value is whole_[id] - shift_, or,
+  // once a stage has dropped some, `candidates_`.
+  std::span<float> whole_;
+  float shift_ = 0;
   std::vector<Candidate> candidates_;  // ascending id
+  std::vector<int32_t> ids_;           // scratch of collect()
+  std::vector<float> values_;
   float mirostat_mu_;
   mutable std::vector<double> blocks_;
 };

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/rng.h"
+#include "engine/sampling_kernels.h"
 
 namespace kvasir::engine {
 namespace {
@@ -115,9 +116,8 @@ TEST(Sampler, DrawEqualsTheCanonicalCategorical) {
     Sampler sampler({.temperature = 0.8f, .seed = seed});
     std::vector<float> copy = logits;
     const int32_t id = sampler.sample(copy, {}, 3).id;
-    const float normaliser = log_sum_exp(logits);
     const float r = static_cast<float>(1.0 / static_cast<double>(0.8f));
-    for (float& x : logits) x = (x - normaliser) * r;
+    for (float& x : logits) x *= r;
     EXPECT_EQ(id, categorical(logits, uniform(step_key(seed, 3))));
   }
 }
@@ -270,6 +270,131 @@ TEST(Sampler, TemperatureFirstChangesTheFilter) {
       {.temperature = 0.25f, .top_p = 0.9f, .seed = 1, .order = order_from_text("temperature_first")});
   tempered.sample(logits, {}, 0);
   EXPECT_EQ(ids_left(tempered).size(), 1u);
+}
+
+std::vector<Sampler::Candidate> largest_of(const std::vector<float>& logits, int most) {
+  std::vector<Sampler::Candidate> all;
+  for (size_t i = 0; i < logits.size(); ++i) all.push_back({static_cast<int32_t>(i), logits[i]});
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
+  all.resize(std::min(all.size(), static_cast<size_t>(most)));
+  return all;
+}
+
+TEST(Sampler, TheLargestLogitsGiveTheTokenOfTheWholeRow) {
+  int drawn = 0;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::vector<float> logits =
+        random_logits(seed + 9000, seed % 3 == 0 ? 40 : 3000, seed % 2 == 0 ? 0.3f : 4.0f);
+    if (seed % 5 == 0)
+      for (float& x : logits) x = std::round(x);  // many are equal
+    for (size_t i = 0; i < logits.size(); i += 9) logits[i] = -std::numeric_limits<float>::infinity();
+    SamplingOptions options{.temperature = seed % 7 == 0 ? 0.0f : 0.9f, .seed = seed};
+    options.top_k = seed % 4 == 3 ? 1 : 25;
+    if (seed % 4 == 1) options.min_p = 0.1f;
+    if (seed % 4 == 2) options.min_p = 0.9f, options.min_tokens_to_keep = 30;
+    options.order = order_from_text(seed % 11 == 0 ? "temperature_first" : seed % 2 == 0 ? "llama" : "mlx");
+    Sampler sampler(options);
+    const int wanted = sampler.candidates_wanted(64);
+    ASSERT_EQ(wanted, options.greedy() ? 1 : seed % 4 == 2 ? 30 : options.top_k);
+    for (uint64_t t = 0; t < 4; ++t) {
+      std::vector<float> copy = logits;
+      const int32_t whole = sampler.sample(copy, {}, t).id;
+      EXPECT_EQ(sampler.choose_from(largest_of(logits, wanted), t), whole)
+          << "seed " << seed << " token " << t;
+      drawn += whole != argmax(logits);
+    }
+  }
+  EXPECT_GT(drawn, 300);  // it was not all about the first choice
+}
+
+TEST(Sampler, AsksForTheWholeRowWhereItMatters) {
+  const auto wanted = [](const SamplingOptions& options) { return Sampler(options).candidates_wanted(64); };
+  EXPECT_EQ(wanted({.temperature = 0}), 1);
+  EXPECT_EQ(wanted({.temperature = 1}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40}), 40);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 65}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .top_p = 0.9f}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .typical_p = 0.9f}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .top_n_sigma = 1}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .xtc_probability = 1}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .mirostat = 2}), 0);
+  EXPECT_EQ(wanted({.temperature = 0, .repetition_penalty = 1.1f}), 0);
+  EXPECT_EQ(wanted({.temperature = 0, .presence_penalty = 1}), 0);
+  EXPECT_EQ(wanted({.temperature = 0, .frequency_penalty = 1}), 0);
+  EXPECT_EQ(wanted({.temperature = 0, .dry_multiplier = 1}), 0);
+  EXPECT_EQ(wanted({.temperature = 0, .logit_bias = {{1, 1.0f}}}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .order = order_from_text("temperature")}), 0);
+  EXPECT_EQ(wanted({.temperature = 1, .top_k = 40, .top_p = 0.9f, .order = order_from_text("top_k")}), 40);
+}
+
+// A top_k of the whole row, through the maxima of blocks, against a full sort.
+TEST(Sampler, TopKMatchesAFullSort) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::vector<float> logits = random_logits(seed + 300, 50 + seed * 97, 3);
+    if (seed % 2 == 0)
+      for (float& x : logits) x = std::round(x * 2) / 2;
+    for (int k : {1, 2, 7, 60, 2000}) {
+      if (static_cast<size_t>(k) >= logits.size()) continue;
+      Sampler sampler({.temperature = 1, .top_k = k, .seed = seed});
+      std::vector<float> copy = logits;
+      sampler.sample(copy, {}, 0);
+      std::vector<int32_t> want;
+      for (const auto& c : largest_of(logits, k)) want.push_back(c.id);
+      std::sort(want.begin(), want.end());
+      EXPECT_EQ(ids_left(sampler), want) << "seed " << seed << " k " << k;
+    }
+  }
+}
+
+// Every level against the plain definitions, bit for bit.
+TEST(Sampler, KernelsAreTheirDefinitions) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (IsaLevel level : compiled_isa_levels()) {
+    if (!machine_has(level)) continue;
+    const SamplingKernels& kernels = sampling_kernels(level);
+    for (const size_t size : {1, 7, 16, 63, 64, 65, 1000, 4099}) {
+      std::vector<float> x = random_logits(static_cast<uint32_t>(size), size, 30);
+      for (size_t i = 0; i < size; i += 13) x[i] = -infinity;
+      if (size > 30) x[20] = x[29] = 200;  // the first of two largest
+      const float shift = 3.25f, least = -40.5f;
+      std::vector<float> e(size, -1.0f), values(size), maxima((size + 63) / 64, -1.0f);
+      std::vector<int32_t> ids(size);
+      for (const float below : {infinity, least}) {
+        kernels.exps(x.data(), shift, below, static_cast<int64_t>(size), e.data());
+        for (size_t i = 0; i < size; ++i)
+          ASSERT_EQ(e[i], x[i] - shift < below ? sampling_exp(x[i] - shift) : 0.0f)
+              << name(level) << " " << x[i];
+      }
+      const auto best = static_cast<int64_t>(std::max_element(x.begin(), x.end()) - x.begin());
+      EXPECT_EQ(kernels.argmax(x.data(), static_cast<int64_t>(size)), best) << name(level) << " " << size;
+      const int64_t count =
+          kernels.at_least(x.data(), shift, least, static_cast<int64_t>(size), ids.data(), values.data());
+      int64_t seen = 0;
+      for (size_t i = 0; i < size; ++i)
+        if (x[i] - shift >= least) {
+          ASSERT_LT(seen, count);
+          EXPECT_EQ(ids[static_cast<size_t>(seen)], static_cast<int32_t>(i));
+          EXPECT_EQ(values[static_cast<size_t>(seen++)], x[i] - shift);
+        }
+      EXPECT_EQ(seen, count);
+      kernels.block_maxima(x.data(), static_cast<int64_t>(size), maxima.data());
+      for (size_t b = 0; b < maxima.size(); ++b)
+        EXPECT_EQ(maxima[b],
+                  *std::max_element(x.begin() + static_cast<std::ptrdiff_t>(64 * b),
+                                    x.begin() + static_cast<std::ptrdiff_t>(std::min(size, 64 * b + 64))));
+      for (size_t i = 0; i < size; i += 11) {
+        std::vector<float> bad = x;
+        bad[i] = std::nanf("");
+        EXPECT_EQ(kernels.argmax(bad.data(), static_cast<int64_t>(size)), -1) << name(level) << " " << i;
+      }
+    }
+    // Results below the normal numbers are rounded as ldexp rounds them.
+    for (float x = -86; x > -104; x -= 0.0137f) {
+      float e = -1;
+      kernels.exps(&x, 0, infinity, 1, &e);
+      ASSERT_EQ(e, sampling_exp(x)) << name(level) << " " << x;
+    }
+  }
 }
 
 TEST(Sampler, RefusesBadOptionsByName) {

@@ -55,6 +55,7 @@ program::StepState& StepBuilder::state(const kv::Step& step) {
   state_.state_slot_in = step.state_in();
   state_.state_slot_out = step.state_out();
   state_.logit_tokens = logit_tokens_;
+  state_.candidates = 0;
   return state_;
 }
 

@@ -6,12 +6,15 @@
 #include "models/modules/mlp.h"
 #include "models/modules/moe.h"
 #include "models/modules/norm.h"
+#include "ops/candidates/candidates.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/gather_tokens/gather_tokens.h"
+#include "ops/linear_prepare/linear_prepare.h"
 #include "ops/matmul/matmul_op.h"
 #include "ops/norm_prepare/norm_prepare.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
+#include "ops/rope_append/rope_append.h"
 
 namespace kvasir::models {
 namespace {
@@ -140,10 +143,15 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
   if (m.logits_multiplier) logits = ops::scale(head, logits, static_cast<float>(*m.logits_multiplier), isa);
   if (m.logits_divisor) logits = ops::divide(head, logits, static_cast<float>(*m.logits_divisor), isa);
   head.output("logits", logits);
+  head.output("candidates", ops::candidates(head, logits, isa));
 
   if (options.fuse) {
-    ops::fuse_norm_prepare(trunk);
-    ops::fuse_norm_prepare(head);
+    for (ProgramBuilder* program : {&trunk, &head}) {
+      ops::fuse_norm_prepare(*program);
+      ops::fuse_linear_prepare(*program);
+      ops::fuse_rope_append(*program);
+    }
+    ops::fuse_linear_candidates(head);
   }
 }
 

@@ -33,11 +33,20 @@ TEST(Fusion, SameLogitsWithAndWithout) {
       auto fused = Model::load(file, options);
       options.fuse = false;
       auto plain = Model::load(file, options);
-      EXPECT_EQ(kinds(*plain)["rms_norm_prepare"], 0);
-      const int joined = kinds(*fused)["rms_norm_prepare"];
-      // Two a layer, and the head's.
-      EXPECT_EQ(joined, 2 * fused->info().layers + 1) << family << " " << format;
-      EXPECT_EQ(fused->trunk().ops().size() + fused->head().ops().size() + static_cast<size_t>(joined),
+      auto with = kinds(*fused), without = kinds(*plain);
+      const int layers = fused->info().layers;
+      const bool head_norms = std::string(family) != "llama";
+      EXPECT_EQ(with["rms_norm_prepare"], 2 * layers + 1) << family << " " << format;  // and the head's
+      EXPECT_EQ(with["linear_prepare"], layers) << family << " " << format;
+      EXPECT_EQ(with[head_norms ? "norm_rope_append" : "rope_append"], layers) << family << " " << format;
+      EXPECT_EQ(with["linear_candidates"], 1) << family << " " << format;
+      for (const char* joined :
+           {"rms_norm_prepare", "linear_prepare", "rope_append", "norm_rope_append", "linear_candidates"})
+        EXPECT_EQ(without[joined], 0) << joined;
+      for (const char* apart : {"rope", "append_kv", "candidates"}) EXPECT_EQ(with[apart], 0) << apart;
+      // Each joins two ops, with the norm of heads three.
+      const int spared = 2 * layers + 1 + layers + layers * (head_norms ? 2 : 1) + 1;
+      EXPECT_EQ(fused->trunk().ops().size() + fused->head().ops().size() + static_cast<size_t>(spared),
                 plain->trunk().ops().size() + plain->head().ops().size());
       EXPECT_EQ(fused->numerics_key().hex(), plain->numerics_key().hex());
       std::vector<int32_t> ids;

@@ -262,6 +262,7 @@ class PackedModel final : public Model {
     KVASIR_CHECK(workspace_.used() == memory_.workspace_bytes);
     hidden_ = head_.output("hidden");
     logits_ = head_.output("logits");
+    candidates_ = head_.output("candidates");
     for (const auto& [input, value] : head_.inputs()) head_.bind(value, trunk_.data(trunk_.output(input)));
 
     parts_.weights = weights_->digest();
@@ -382,6 +383,7 @@ void Model::run_trunk(const program::StepState& step, program::CpuExecutor& exec
 
 void Model::run_head(const program::StepState& step, program::CpuExecutor& executor) {
   executor.run(head_, step);
+  last_candidates_ = step.candidates;
 }
 
 void Model::run(const program::StepState& step, program::CpuExecutor& executor) {
@@ -390,8 +392,19 @@ void Model::run(const program::StepState& step, program::CpuExecutor& executor) 
 }
 
 const float* Model::logits(int64_t index) const {
+  KVASIR_CHECK(last_candidates_ == 0);
   const program::Value& value = head_.values()[static_cast<size_t>(logits_.index)];
   return reinterpret_cast<const float*>(head_.data(logits_) + static_cast<size_t>(index) * value.stride);
+}
+
+bool Model::candidates(int64_t index, int most, std::vector<ops::Candidate>& out) const {
+  KVASIR_CHECK(most > 0 && most <= last_candidates_);
+  const program::Value& value = head_.values()[static_cast<size_t>(candidates_.index)];
+  bool not_a_number = false;
+  ops::merge_candidates(ops::CandidateSegments(info_.vocab),
+                        head_.data(candidates_) + static_cast<size_t>(index) * value.stride, most, out,
+                        not_a_number);
+  return !not_a_number;
 }
 
 const float* Model::hidden(int64_t index) const {

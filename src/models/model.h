@@ -29,6 +29,7 @@
 #include "models/numerics_key.h"
 #include "models/packed_source.h"
 #include "models/profiles.h"
+#include "ops/candidates/candidates.h"
 #include "program/executor.h"
 #include "program/program.h"
 #include "program/step_state.h"
@@ -157,7 +158,12 @@ class Model {
   void run(const program::StepState& step,
            program::CpuExecutor& executor);  // trunk, then head when step.logits > 0
 
-  const float* logits(int64_t index) const;  // [vocab], index < step.logits
+  // [vocab], index < step.logits. Not after a step that asked for candidates: those need not write whole
+  // rows.
+  const float* logits(int64_t index) const;
+  // The `most` largest logits of a row, by value descending, then by id, after a step whose
+  // StepState.candidates was `most` or more. Returns false when a logit is not a number.
+  bool candidates(int64_t index, int most, std::vector<ops::Candidate>& out) const;
   // [hidden]: residual stream after the last layer, before the final norm, of the row of logits(index).
   const float* hidden(int64_t index) const;
 
@@ -178,6 +184,8 @@ class Model {
   program::Program head_;
   program::ValueId hidden_;
   program::ValueId logits_;
+  program::ValueId candidates_;
+  int32_t last_candidates_ = 0;  // of the last run of the head
 };
 
 }  // namespace kvasir::models

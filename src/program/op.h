@@ -63,6 +63,7 @@ struct OpContext;
 struct OpCost {
   double bytes = 0;
   double operations = 0;
+  double weight_bytes = 0;  // of bytes: of the model's matrices
 };
 
 class Op {

@@ -45,6 +45,9 @@ struct StepState {
 
   // Outputs.
   std::span<const int32_t> logit_tokens;  // [logits]: tokens whose logits are wanted, ascending
+  // 0: whole rows of logits are wanted. k > 0: the k largest of each row are enough (ops/candidates), and
+  // whole rows need not be written.
+  int32_t candidates = 0;
 
   const float* external_embeddings = nullptr;  // [rows of the buffer, hidden]
   int64_t external_stride = 0;                 // floats from one external row to the next

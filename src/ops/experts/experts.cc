@@ -58,8 +58,8 @@ class Experts final : public program::Op {
     const auto assigned = static_cast<double>(rows * options_.used);
     const double touched = std::min(assigned, static_cast<double>(options_.experts.size()));
     const ExpertWeights& e = options_.experts.front();
-    return {touched * static_cast<double>(e.gate_up->bytes() + e.down->bytes()),
-            assigned * 6.0 * static_cast<double>(inner_) * static_cast<double>(hidden_)};
+    const double bytes = touched * static_cast<double>(e.gate_up->bytes() + e.down->bytes());
+    return {bytes, assigned * 6.0 * static_cast<double>(inner_) * static_cast<double>(hidden_), bytes};
   }
 
   void run(const OpContext& context) const override {
