@@ -144,6 +144,13 @@ double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
+// The limits around run `run`, of those measured after the warming run 0 and after each counted run.
+MachineLimits around(const std::vector<MachineLimits>& limits, size_t run) {
+  const MachineLimits &before = limits[run], &after = limits[run + 1];
+  return {(before.read_bandwidth_gb_s + after.read_bandwidth_gb_s) / 2,
+          (before.peak_arithmetic_gop_s + after.peak_arithmetic_gop_s) / 2};
+}
+
 int bench(const BenchFlags& flags) {
   engine::EngineOptions options = flags.load.options();
   const int64_t needed = std::max(flags.prompt, flags.depth + flags.tokens * (flags.runs + 1)) + 1;
@@ -159,8 +166,8 @@ int bench(const BenchFlags& flags) {
                 engine->context_limit());
   const int64_t vocab = model.info().vocab;
   const int batch = std::max(1, flags.load.batch);
-  const MachineLimits limits =
-      measure_limits(engine->executor().team(), model.info().isa, model.info().activations);
+  LimitProbe probe(engine->executor().team(), model.info().isa, model.info().activations);
+  std::vector<MachineLimits> measured;
   Json out = {{"model", flags.load.model},
               {"activations", models::name(model.info().activations)},
               {"isa", name(model.info().isa)},
@@ -169,13 +176,12 @@ int bench(const BenchFlags& flags) {
               {"depth", flags.depth},
               {"prompt_tokens", flags.prompt},
               {"generated_tokens", flags.tokens},
-              {"runs", flags.runs},
-              {"read_bandwidth_gb_s", limits.read_bandwidth_gb_s},
-              {"peak_arithmetic_gop_s", limits.peak_arithmetic_gop_s}};
+              {"runs", flags.runs}};
 
   if (flags.prompt > 0) {
     const std::vector<int32_t> ids = synthetic_ids(flags.prompt, vocab, 1);
-    std::vector<double> seconds;
+    std::vector<double> seconds, fractions;
+    std::vector<MachineLimits> limits;  // one after each run
     for (int run = 0; run <= flags.runs; ++run) {
       engine::Context context = engine->new_context();
       if (run == flags.runs && flags.profile)
@@ -184,10 +190,12 @@ int bench(const BenchFlags& flags) {
       const Clock::time_point start = Clock::now();
       engine->prefill(context, ids, engine::WantLogits::last);
       if (run > 0) seconds.push_back(seconds_since(start));  // the first run warms caches and clocks up
+      limits.push_back(probe.measure());
     }
+    measured.insert(measured.end(), limits.begin(), limits.end());
     if (flags.profile) {
       out["prefill_profile"] = Json::array();
-      add_profile(out["prefill_profile"], model, engine->executor(), limits);
+      add_profile(out["prefill_profile"], model, engine->executor(), around(limits, limits.size() - 2));
     }
     const double time = median(seconds);
     const program::Counts counts{flags.prompt, 1, 1};
@@ -195,8 +203,9 @@ int bench(const BenchFlags& flags) {
     out["prefill_seconds"] = time;
     out["prefill_tokens_per_s"] = static_cast<double>(flags.prompt) / time;
     out["prefill_gop_s"] = operations / time / 1e9;
-    out["prefill_arithmetic_fraction"] =
-        limits.peak_arithmetic_gop_s > 0 ? operations / time / 1e9 / limits.peak_arithmetic_gop_s : 0;
+    for (size_t run = 0; run < seconds.size(); ++run)
+      fractions.push_back(operations / seconds[run] / 1e9 / around(limits, run).peak_arithmetic_gop_s);
+    out["prefill_arithmetic_fraction"] = median(fractions);
   }
 
   if (flags.tokens > 0) {
@@ -207,7 +216,8 @@ int bench(const BenchFlags& flags) {
     }
     engine::StepBuilder builder(model);
     kv::Step step;
-    std::vector<double> seconds;
+    std::vector<double> seconds, fractions;
+    std::vector<MachineLimits> limits;  // one after each run
     const std::vector<int32_t> ids = synthetic_ids(flags.tokens * batch, vocab, 2);
     for (int run = 0; run <= flags.runs; ++run) {
       if (run == flags.runs && flags.profile)
@@ -227,10 +237,12 @@ int bench(const BenchFlags& flags) {
         step.commit();
       }
       if (run > 0) seconds.push_back(seconds_since(start));
+      limits.push_back(probe.measure());
     }
+    measured.insert(measured.end(), limits.begin(), limits.end());
     if (flags.profile) {
       out["decode_profile"] = Json::array();
-      add_profile(out["decode_profile"], model, engine->executor(), limits);
+      add_profile(out["decode_profile"], model, engine->executor(), around(limits, limits.size() - 2));
     }
     const double time = median(seconds) / static_cast<double>(flags.tokens);  // of one step
     const models::MemoryPlan& memory = model.memory();
@@ -254,9 +266,21 @@ int bench(const BenchFlags& flags) {
     out["decode_weight_bytes"] = weights;
     out["decode_kv_bytes"] = kv;
     out["decode_gb_s"] = (weights + kv) / time / 1e9;
-    out["decode_bandwidth_fraction"] =
-        limits.read_bandwidth_gb_s > 0 ? (weights + kv) / time / 1e9 / limits.read_bandwidth_gb_s : 0;
+    for (size_t run = 0; run < seconds.size(); ++run)
+      fractions.push_back((weights + kv) * static_cast<double>(flags.tokens) / seconds[run] / 1e9 /
+                          around(limits, run).read_bandwidth_gb_s);
+    out["decode_bandwidth_fraction"] = median(fractions);
   }
+  if (measured.empty()) measured.push_back(probe.measure());
+  std::vector<double> reads, peaks;
+  for (const MachineLimits& limits : measured) {
+    reads.push_back(limits.read_bandwidth_gb_s);
+    peaks.push_back(limits.peak_arithmetic_gop_s);
+  }
+  out["read_bandwidth_gb_s"] = median(reads);
+  out["peak_arithmetic_gop_s"] = median(peaks);
+  out["read_bandwidth_gb_s_range"] = {*std::min_element(reads.begin(), reads.end()),
+                                      *std::max_element(reads.begin(), reads.end())};
   out["ledger_bytes"] = engine->ledger().total();
   out["peak_resident_bytes"] = peak_resident_bytes();
 
@@ -267,8 +291,9 @@ int bench(const BenchFlags& flags) {
   std::printf("%s  (%s activations, %s, %d threads)\n", flags.load.model.c_str(),
               std::string(models::name(model.info().activations)).c_str(),
               std::string(name(model.info().isa)).c_str(), engine->executor().team().size());
-  std::printf("  limits   %6.1f GB/s read, %7.0f Gop/s\n", limits.read_bandwidth_gb_s,
-              limits.peak_arithmetic_gop_s);
+  std::printf("  limits   %6.1f GB/s read (%.1f to %.1f between runs), %7.0f Gop/s\n",
+              out["read_bandwidth_gb_s"].get<double>(), out["read_bandwidth_gb_s_range"][0].get<double>(),
+              out["read_bandwidth_gb_s_range"][1].get<double>(), out["peak_arithmetic_gop_s"].get<double>());
   if (out.contains("prefill_tokens_per_s"))
     std::printf("  prefill  %6lld tokens        %9.1f tokens/s  %5.1f%% of the arithmetic limit\n",
                 static_cast<long long>(flags.prompt), out["prefill_tokens_per_s"].get<double>(),

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/isa.h"
+#include "base/memory.h"
 #include "base/thread_team.h"
 
 namespace kvasir::ops {
@@ -25,9 +26,30 @@ struct LimitKernels {
 
 KVASIR_KERNEL_TABLE(LimitKernels, limit_kernels)
 
-// Operations per second of the whole team. Best of several short runs.
+// Reading memory with the whole team, over a buffer that no cache holds (256 MB, held while this lives).
+class ReadLimit {
+ public:
+  ReadLimit(ThreadTeam& team, IsaLevel isa);
+  double pass();  // bytes per second of reading the buffer once
+
+ private:
+  ThreadTeam& team_;
+  const LimitKernels& kernels_;
+  Reservation buffer_;
+};
+// The dot products of one type with the whole team, from registers.
+class ArithmeticLimit {
+ public:
+  ArithmeticLimit(ThreadTeam& team, IsaLevel isa, Arithmetic arithmetic);
+  double pass();  // operations per second of a few milliseconds
+
+ private:
+  ThreadTeam& team_;
+  double (*kernel_)(int64_t loops);
+};
+
+// Operations and bytes per second: the best of five passes.
 double measure_arithmetic(ThreadTeam& team, IsaLevel isa, Arithmetic arithmetic);
-// Bytes per second of the whole team, over a buffer that no cache holds (256 MB a team, freed afterwards).
 double measure_read_bandwidth(ThreadTeam& team, IsaLevel isa);
 
 }  // namespace kvasir::ops
