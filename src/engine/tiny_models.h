@@ -94,7 +94,8 @@ inline const std::vector<std::string>& kv_specs() {
                                                   "turbo:8,8",
                                                   "q8_0",
                                                   "rot:q8_0",
-                                                  "q8_0/rot:4"};
+                                                  "q8_0/rot:4",
+                                                  "rot:q5_0/q4_0"};
   return kSpecs;
 }
 

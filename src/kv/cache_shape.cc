@@ -229,10 +229,10 @@ std::string describe(const PlaneCodec& plane) {
       return fmt::format("turbokey:{}", plane.bits);
     case PlaneCodec::Kind::rotated:
       return fmt::format("rot:{}", plane.bits);
-    case PlaneCodec::Kind::q8_0:
-      return "q8_0";
-    case PlaneCodec::Kind::rotated_q8_0:
-      return "rot:q8_0";
+    case PlaneCodec::Kind::q_0:
+      return fmt::format("q{}_0", plane.bits);
+    case PlaneCodec::Kind::rotated_q_0:
+      return fmt::format("rot:q{}_0", plane.bits);
   }
   return {};
 }

@@ -18,9 +18,10 @@ struct PlaneCodec {
     affine,     // MLX affine quantization, `bits` in 2 3 4 5 6 8, `group` in 32 64 128 (kv-cache.md 3.2)
     turbo_key,  // TurboQuant's keys, `bits` in 2 4 5 8, groups of 32 (3.3)
     rotated,    // rotation and codebook, `bits` in 2 3 4 5 8, RMS scale per 32 channels (3.3b)
-    // Signed bytes times one f16 scale per 32 channels (llama.cpp's q8_0), and the same of rotated vectors.
-    q8_0,
-    rotated_q8_0,
+    // Whole numbers around zero times one f16 scale per 32 channels (the form of llama.cpp's q8_0, q5_0 and
+    // q4_0), `bits` in 3 4 5 6 8, and the same of rotated vectors.
+    q_0,
+    rotated_q_0,
   };
   Kind kind = Kind::plain;
   Dtype plain = Dtype::bf16;  // element type of unconverted tokens: f32, f16 or bf16
@@ -30,7 +31,7 @@ struct PlaneCodec {
   // Library options of the encoders (3.2, 3.3); decoding is the same.
   bool gpu_compat = false;  // affine: the rule of MLX's Metal and CUDA kernels in place of its CPU's
   bool guard = true;  // turbo_key, rotated: off, what f16 cannot hold becomes infinity, as in vllm-metal
-  bool rotates() const { return kind == Kind::rotated || kind == Kind::rotated_q8_0; }
+  bool rotates() const { return kind == Kind::rotated || kind == Kind::rotated_q_0; }
   bool operator==(const PlaneCodec&) const = default;
 };
 

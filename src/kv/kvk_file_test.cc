@@ -288,7 +288,7 @@ TEST(KvkFile, AFullDiskLeavesNothingBehind) {
 TEST(KvkHeader, TextAndBack) {
   for (const char* spec :
        {"f32", "bf16", "affine:4:32", "affine:8:64:bf16", "turbo:8,3", "rot:5", "f16/rot:4",
-        "affine:8:64/rot:4", "turbokey:5/affine:8:64", "q8_0", "rot:q8_0", "q8_0/rot:3"})
+        "affine:8:64/rot:4", "turbokey:5/affine:8:64", "q8_0", "rot:q8_0", "q8_0/rot:3", "q5_0/rot:q4_0"})
     for (const auto& [plain, gpu_compat, guard] :
          {std::tuple{Dtype::bf16, false, true}, std::tuple{Dtype::f32, true, true},
           std::tuple{Dtype::bf16, true, false}}) {

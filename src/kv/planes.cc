@@ -42,10 +42,10 @@ void add_planes(const PlaneCodec& codec, int head_dim, bool key, std::vector<Pla
       out.push_back({prefix + "Scales", "f16", channels / 32 * 2});
       return;
     }
-    case PlaneCodec::Kind::q8_0:
-    case PlaneCodec::Kind::rotated_q8_0: {
+    case PlaneCodec::Kind::q_0:
+    case PlaneCodec::Kind::rotated_q_0: {
       const std::string prefix = key ? "k" : "v";
-      out.push_back({prefix + "Codes", "i8", code_bytes});
+      out.push_back({prefix + "Codes", codec.bits == 8 ? "i8" : fmt::format("u{}", codec.bits), code_bytes});
       out.push_back({prefix + "Scales", "f16", channels / 32 * 2});
       return;
     }
@@ -106,11 +106,12 @@ std::string why_invalid(const PlaneCodec& codec, int head_dim) {
         return fmt::format("no Lloyd-Max table for {} bits (2, 3, 4, 5, 8)", codec.bits);
       if (!one_of(head_dim, kRotations)) return rotation_reason(head_dim);
       return {};
-    case PlaneCodec::Kind::rotated_q8_0:
+    case PlaneCodec::Kind::rotated_q_0:
       if (!one_of(head_dim, kRotations)) return rotation_reason(head_dim);
       [[fallthrough]];
-    case PlaneCodec::Kind::q8_0:
-      if (codec.bits != 8 || codec.group != 32) return "q8_0 has 8 bits and groups of 32";
+    case PlaneCodec::Kind::q_0:
+      if (!one_of(codec.bits, std::array{3, 4, 5, 6, 8}) || codec.group != 32)
+        return "qN_0 has 3, 4, 5, 6 or 8 bits and groups of 32";
       if (head_dim % 32 != 0) return fmt::format("a group of 32 does not divide head_dim {}", head_dim);
       return {};
   }

@@ -68,6 +68,9 @@ const char* const kSpecs[] = {"f32",
                               "rot:8",
                               "q8_0",
                               "rot:q8_0",
+                              "q5_0",
+                              "rot:q4_0",
+                              "q3_0/rot:q6_0",
                               "rot:q8_0/affine:4:32",
                               "f16/rot:4",
                               "affine:8/rot:4",
@@ -115,7 +118,8 @@ TEST(RealLayouts, StoredSequencesAreTheSameAtEveryLevelAndPageSize) {
 
 // A row that converts later holds the bytes of one that was encoded from the first token on.
 TEST(RealLayouts, ConvertedRowsEqualEncodedRows) {
-  for (const char* spec : {"affine:4:64", "affine:8:64", "turbo:8,3", "rot:4", "q8_0", "rot:q8_0"})
+  for (const char* spec :
+       {"affine:4:64", "affine:8:64", "turbo:8,3", "rot:4", "q8_0", "rot:q8_0", "rot:q5_0", "q4_0"})
     for (const IsaLevel isa : levels()) {
       SCOPED_TRACE(spec);
       const Workload workload{.context = 200, .batch = 1, .chunk = 64};

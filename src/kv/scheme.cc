@@ -16,9 +16,8 @@ namespace kvasir::kv {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "f32, f16, bf16, q8_0, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, rot:q8_0, KPLANE/VPLANE, "
-    "config[:FILE], "
-    "auto:BYTES[:FILE]";
+    "f32, f16, bf16, q8_0 (or 6, 5, 4, 3 bits), affine:BITS[:GROUP], turbo[:K,V], rot:BITS, rot:q8_0 (...), "
+    "KPLANE/VPLANE, config[:FILE], auto:BYTES[:FILE]";
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -81,10 +80,11 @@ PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view spec
     }
     return plane;
   }
-  const bool rotated_q8_0 = text == "rot:q8_0";
-  if (text == "q8_0" || rotated_q8_0) {
-    plane.kind = rotated_q8_0 ? PlaneCodec::Kind::rotated_q8_0 : PlaneCodec::Kind::q8_0;
-    plane.bits = 8;
+  const bool turned = text.starts_with("rot:q");
+  const std::string_view form = turned ? text.substr(4) : text;
+  if (form.size() == 4 && form.front() == 'q' && form.ends_with("_0")) {
+    plane.kind = turned ? PlaneCodec::Kind::rotated_q_0 : PlaneCodec::Kind::q_0;
+    plane.bits = bits_of(form.substr(1, 1), spec);
     plane.group = 32;
     return plane;
   }
@@ -466,10 +466,10 @@ std::string plane_key(const PlaneCodec& plane) {
       return fmt::format("turbokey-b{}", plane.bits);
     case PlaneCodec::Kind::rotated:
       return fmt::format("rot-b{}", plane.bits);
-    case PlaneCodec::Kind::q8_0:
-      return "q8_0";
-    case PlaneCodec::Kind::rotated_q8_0:
-      return "rot-q8_0";
+    case PlaneCodec::Kind::q_0:
+      return fmt::format("q{}_0", plane.bits);
+    case PlaneCodec::Kind::rotated_q_0:
+      return fmt::format("rot-q{}_0", plane.bits);
   }
   return {};
 }

@@ -6,10 +6,12 @@
 //   f32 | f16 | bf16               plain values
 //   affine:BITS[:GROUP][:SCALES]   MLX affine: 2 3 4 5 6 8 bits, groups of 32, 64 (default) or 128 channels,
 //                                  SCALES f16 (default where T has 16 bits), bf16 or f32 (default for T f32)
-//   q8_0                           signed bytes, one f16 scale per 32 channels (the form of llama.cpp's q8_0)
+//   q8_0 | q6_0 | q5_0 | q4_0 | q3_0   whole numbers around zero of so many bits, one f16 scale per 32
+//   channels (the
+//                                  form of llama.cpp's; scales of fewer than 8 bits are searched for)
 //   turbo[:K,V]                    TurboQuant; turbo alone is turbo:8,3
 //   rot:BITS                       rotation and codebook, on keys and values alike
-//   rot:q8_0                       rotation, then q8_0
+//   rot:q8_0 | ... | rot:q3_0      rotation, then that
 //   KPLANE/VPLANE                  keys and values apart, any two of the above (turbokey:BITS for turbo's
 //   keys) config[:FILE]                  per layer, from FILE or the model folder's kv_config.json
 //   auto:BYTES[:FILE]              per layer, at most BYTES per token in all, by the table in that file that

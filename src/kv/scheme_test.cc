@@ -92,12 +92,19 @@ TEST(Scheme, Grammar) {
   EXPECT_EQ(parse_codec("turbo:4,2", Dtype::bf16), parse_codec("turbokey:4/rot:2", Dtype::bf16));
   EXPECT_EQ(parse_codec("rot:5", Dtype::bf16), parse_codec("rot:5/rot:5", Dtype::bf16));
   EXPECT_EQ(parse_codec("affine:8/rot:4", Dtype::bf16).v.kind, Kind::rotated);
-  EXPECT_EQ(parse_codec("q8_0", Dtype::bf16).k, (PlaneCodec{Kind::q8_0, Dtype::bf16, 8, 32}));
-  EXPECT_EQ(parse_codec("rot:q8_0/rot:4", Dtype::f16).k, (PlaneCodec{Kind::rotated_q8_0, Dtype::f16, 8, 32}));
+  EXPECT_EQ(parse_codec("q8_0", Dtype::bf16).k, (PlaneCodec{Kind::q_0, Dtype::bf16, 8, 32}));
+  EXPECT_EQ(parse_codec("rot:q8_0/rot:4", Dtype::f16).k, (PlaneCodec{Kind::rotated_q_0, Dtype::f16, 8, 32}));
+  EXPECT_EQ(parse_codec("q5_0/rot:q3_0", Dtype::bf16).k, (PlaneCodec{Kind::q_0, Dtype::bf16, 5, 32}));
+  EXPECT_EQ(parse_codec("q5_0/rot:q3_0", Dtype::bf16).v, (PlaneCodec{Kind::rotated_q_0, Dtype::bf16, 3, 32}));
+  for (const int bits : {2, 7, 9}) EXPECT_NE(why_invalid({Kind::q_0, Dtype::bf16, bits, 32}, 64), "") << bits;
+  for (const int bits : {3, 4, 5, 6, 8})
+    EXPECT_EQ(why_invalid({Kind::q_0, Dtype::bf16, bits, 32}, 96), "") << bits;
   for (const char* bad : {"q8_0:32",
-                          "q4_0",
+                          "qx_0",
+                          "q4_1",
+                          "q10_0",
                           "rot:q8_0:2",
-                          "rot:q4_0",
+                          "rot:q_0",
                           "affine",
                           "affine:",
                           "affine:x",
@@ -121,9 +128,9 @@ TEST(Scheme, Grammar) {
 }
 
 TEST(Scheme, DescribeIsTheGrammarsInverse) {
-  for (const char* spec :
-       {"f32", "bf16", "affine:4:64", "affine:8:128:bf16", "turbo:8,3", "rot:5", "affine:8:64/rot:4",
-        "f16/rot:3", "turbokey:5/affine:8:64", "rot:4/affine:8:32", "q8_0", "rot:q8_0", "q8_0/rot:q8_0"})
+  for (const char* spec : {"f32", "bf16", "affine:4:64", "affine:8:128:bf16", "turbo:8,3", "rot:5",
+                           "affine:8:64/rot:4", "f16/rot:3", "turbokey:5/affine:8:64", "rot:4/affine:8:32",
+                           "q8_0", "rot:q8_0", "q8_0/rot:q8_0", "q5_0", "rot:q4_0", "rot:q6_0/q3_0"})
     EXPECT_EQ(describe(parse_codec(spec, Dtype::bf16)), spec);
 }
 
@@ -292,8 +299,10 @@ TEST(Scheme, KeysAreInjective) {
         if (kind == Kind::affine) planes.back().scale_dtype = t;
       }
     }
-    planes.push_back({Kind::q8_0, t, 8, 32});
-    planes.push_back({Kind::rotated_q8_0, t, 8, 32});
+    for (const int b : {3, 4, 5, 6, 8}) {
+      planes.push_back({Kind::q_0, t, b, 32});
+      planes.push_back({Kind::rotated_q_0, t, b, 32});
+    }
   }
   size_t count = 0;
   for (const PlaneCodec& k : planes)

@@ -18,10 +18,10 @@ std::string_view name(kv::PlaneCodec::Kind kind) {
       return "turbo-key";
     case kv::PlaneCodec::Kind::rotated:
       return "rotated";
-    case kv::PlaneCodec::Kind::q8_0:
-      return "q8_0";
-    case kv::PlaneCodec::Kind::rotated_q8_0:
-      return "rotated-q8_0";
+    case kv::PlaneCodec::Kind::q_0:
+      return "q_0";
+    case kv::PlaneCodec::Kind::rotated_q_0:
+      return "rotated-q_0";
   }
   return "?";
 }

@@ -3,7 +3,7 @@
     python kv_codec_goldens.py PATH/TO/kv_codecs.py OUT
 
 Layout, little-endian: u32 vectors, u32 channels, f32 inputs [vectors][channels]; then records until the end of the file:
-u8 kind (1 affine, 2 turbo key, 3 rotated, 4 q8_0, 5 rotated q8_0), u8 bits, u8 group, u8 plain dtype, u8 scale dtype (0 f32, 1 f16,
+u8 kind (1 affine, 2 turbo key, 3 rotated, 4 qN_0, 5 rotated qN_0), u8 bits, u8 group, u8 plain dtype, u8 scale dtype (0 f32, 1 f16,
 2 bf16), u8 options (1 the GPU rule of affine, 2 no guard, 4 inputs times 128), u16 dim, u32 bytes of one vector, then per vector the codes, scales and offsets of its first `dim` channels."""
 import importlib.util
 import struct
@@ -42,6 +42,36 @@ def q8_0(x):
     d = s.astype(np.float32)[:, None]
     q = np.where(d == 0, 0, np.clip(np.rint(groups / np.where(d == 0, np.float32(1), d)), -127, 127)).astype(np.int8)
     return q.tobytes() + s.astype("<f2").tobytes()
+
+
+def q_0(k, x, bits):
+    """Whole numbers -n to n - 1 and one f16 scale per 32 channels: of four scales, the one whose codes explain most."""
+    f = np.float32
+    n = f(1 << (bits - 1))
+    codes, scales = [], []
+    for group in x.astype(f).reshape(-1, 32):
+        low, high = group.min(), group.max()
+        top = low if abs(low) > abs(high) else high
+        best, s = f(-1), f(0)
+        for tried in range(4 if top != 0 else 0):
+            inverse = f(-(n - f(1) + f(0.5) * f(tried)) / top)
+            c = np.clip(np.rint(group * inverse), -n, n - f(1)).astype(f)
+
+            def total(products):  # eight parts, in pairs
+                part = np.zeros(8, f)
+                for row in products.reshape(4, 8):
+                    part = part + row
+                return f(f(f(part[0] + part[4]) + f(part[2] + part[6])) + f(f(part[1] + part[5]) + f(part[3] + part[7])))
+
+            product, square = total(group * c), total(c * c)
+            explained = f(product * f(product / square))
+            if explained > best:
+                best, s = explained, f(product / square)
+        scale = np.float16(np.clip(s, f(-65504), f(65504)))
+        d = f(scale)
+        codes.append((np.clip(np.rint(group / d), -n, n - f(1)) if d != 0 else np.zeros(32, f)) + n)
+        scales.append(scale)
+    return k.pack(np.concatenate(codes).astype(np.uint8), bits).tobytes() + np.array(scales).astype("<f2").tobytes()
 
 
 def main():
@@ -109,6 +139,11 @@ def main():
             record(4, 8, 32, plain, "f16", dim, [q8_0(k.round_to(v, plain)) for v in x[:, :dim]])
     for dim in (64, 128, 256, 512):
         record(5, 8, 32, "bf16", "f16", dim, [q8_0(k.rotate(k.round_to(v, "bf16"))) for v in x[:, :dim]])
+    for bits in (3, 4, 5, 6):
+        for dim in (32, 96):
+            record(4, bits, 32, "bf16", "f16", dim, [q_0(k, k.round_to(v, "bf16"), bits) for v in x[:, :dim]])
+        for dim in (64, 256):
+            record(5, bits, 32, "bf16", "f16", dim, [q_0(k, k.rotate(k.round_to(v, "bf16")), bits) for v in x[:, :dim]])
     with open(sys.argv[2], "wb") as file:
         file.write(b"".join(out))
 

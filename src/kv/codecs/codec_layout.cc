@@ -194,14 +194,14 @@ PlaneFormat make_plane_format(const PlaneCodec& codec, PlaneRole role, int dim) 
     f.group = codec.group;
     f.has_offset = true;
     f.scale_size = static_cast<int>(size_of(codec.scale_dtype));
-  } else if (codec.kind == Kind::q8_0 || codec.kind == Kind::rotated_q8_0) {
-    check_bits(codec.bits, {8}, "q8_0", role);
-    if (codec.rotates()) check_rotation(dim, "rotated q8_0", role);
+  } else if (codec.kind == Kind::q_0 || codec.kind == Kind::rotated_q_0) {
+    check_bits(codec.bits, {3, 4, 5, 6, 8}, "qN_0", role);
+    if (codec.rotates()) check_rotation(dim, "rotated qN_0", role);
     if (dim % 32 != 0)
-      throw_error(ErrorCode::invalid_input, "q8_0 codec of the KV {}: group 32 does not divide head_dim {}",
-                  label(role), dim);
+      throw_error(ErrorCode::invalid_input, "q{}_0 codec of the KV {}: group 32 does not divide head_dim {}",
+                  codec.bits, label(role), dim);
     f.group = 32;
-    f.signed_codes = true;
+    f.signed_codes = codec.bits == 8;
     f.scale_size = 2;
   } else {
     const bool keys = codec.kind == Kind::turbo_key;

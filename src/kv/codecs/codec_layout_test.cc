@@ -33,8 +33,11 @@ PlaneCodec rotated(int bits) {
   return {Kind::rotated, Dtype::bf16, bits, 32};
 }
 
+PlaneCodec q_0(int bits, bool rotated = false) {
+  return {rotated ? Kind::rotated_q_0 : Kind::q_0, Dtype::bf16, bits, 32};
+}
 PlaneCodec q8_0(bool rotated = false) {
-  return {rotated ? Kind::rotated_q8_0 : Kind::q8_0, Dtype::bf16, 8, 32};
+  return q_0(8, rotated);
 }
 
 std::vector<IsaLevel> levels() {
@@ -195,7 +198,7 @@ TEST(KvCodecs, GoldensOfTheReference) {
     }
     ++records;
   }
-  EXPECT_EQ(records, 36 + 8 + 20 + 12 + 2 * (8 + 4) + 3 * 2 + 4);
+  EXPECT_EQ(records, 36 + 8 + 20 + 12 + 2 * (8 + 4) + 3 * 2 + 4 + 4 * 4);
 }
 
 // What a group of q8_0 is, by hand: the largest magnitude, 254, becomes 127 steps of 2.
@@ -206,10 +209,72 @@ TEST(KvCodecs, Q8_0ByHand) {
   x[2] = 5;  // 2.5 steps: to the even 2
   x[31] = 253;
   for (IsaLevel isa : levels()) {
-    const auto bytes = encoded({Kind::q8_0, Dtype::f32, 8, 32}, PlaneRole::key, x, isa);
+    const auto bytes = encoded({Kind::q_0, Dtype::f32, 8, 32}, PlaneRole::key, x, isa);
     ASSERT_EQ(bytes.size(), 34u);
     EXPECT_EQ(hex(std::span(bytes).first(3)), "810202");
     EXPECT_EQ(hex(std::span(bytes).subspan(31)), "7e0040");  // 126.5 to 126; 2 as f16
+  }
+}
+
+// Groups that 4 bits hold without a rest come back as they were: whole numbers -8 to 7 times a scale of f16.
+TEST(KvCodecs, Q4_0OfWholeNumbersIsThem) {
+  std::vector<float> x(32, 0.0f);
+  x[0] = -16;  // the largest magnitude: 8 steps of 2
+  x[1] = 14;
+  x[2] = 2;
+  x[3] = -2;
+  for (IsaLevel isa : levels()) {
+    auto bytes = encoded({Kind::q_0, Dtype::f32, 4, 32}, PlaneRole::key, x, isa);
+    ASSERT_EQ(bytes.size(), 18u);
+    EXPECT_EQ(hex(std::span(bytes).first(3)), "f07988");     // codes plus 8: 0 15, 9 7, 8 8
+    EXPECT_EQ(hex(std::span(bytes).subspan(15)), "880040");  // 2 as f16
+    for (float& v : x) v = -v;                               // 16 becomes -8 steps of -2
+    bytes = encoded({Kind::q_0, Dtype::f32, 4, 32}, PlaneRole::key, x, isa);
+    EXPECT_EQ(hex(std::span(bytes).first(3)), "f07988");
+    EXPECT_EQ(hex(std::span(bytes).subspan(15)), "8800c0");  // -2
+    for (float& v : x) v = -v;
+    bytes = encoded({Kind::q_0, Dtype::f32, 4, 32}, PlaneRole::key, std::vector<float>(32, 0.0f), isa);
+    EXPECT_EQ(hex(std::span(bytes).subspan(14)), "88880000");  // zeros are zeros
+  }
+}
+
+// Of Gaussian vectors the searched scale leaves less than the largest magnitude as a scale does, and, from 3
+// bits on, than the Lloyd-Max codebook of as many bits (mean squared errors of unit variance: 0.0345, 0.0095,
+// 0.0025).
+TEST(KvCodecs, SearchedScalesLoseLessThanTheCodebooks) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const double codebook[] = {0, 0, 0, 0.0345, 0.0095, 0.0025};
+  for (int bits : {3, 4, 5}) {
+    const double n = 1 << (bits - 1);
+    double error = 0, largest_as_scale = 0;
+    int count = 0;
+    for (int vector = 0; vector < 200; ++vector) {
+      std::vector<float> x(64);
+      for (float& v : x) v = normal(random);
+      const auto bytes = encoded({Kind::q_0, Dtype::f32, bits, 32}, PlaneRole::key, x, best_isa_level());
+      for (size_t g = 0; g < 2; ++g) {
+        uint16_t scale;
+        std::memcpy(&scale, bytes.data() + static_cast<size_t>(64 * bits / 8) + 2 * g, 2);
+        double top = 0;
+        for (size_t i = 0; i < 32; ++i)
+          if (std::abs(x[32 * g + i]) > std::abs(top)) top = static_cast<double>(x[32 * g + i]);
+        for (size_t i = 0; i < 32; ++i, ++count) {
+          const double v = static_cast<double>(x[32 * g + i]);
+          unsigned code = 0;
+          for (size_t b = 0; b < static_cast<size_t>(bits); ++b) {
+            const size_t at = (32 * g + i) * static_cast<size_t>(bits) + b;
+            code |= ((std::to_integer<unsigned>(bytes[at / 8]) >> (at % 8)) & 1u) << b;
+          }
+          const double got = static_cast<double>(f16_to_f32(scale)) * (code - n);
+          error += (got - v) * (got - v);
+          const double plain = std::clamp(std::rint(v * -n / top), -n, n - 1) * top / -n;
+          largest_as_scale += (plain - v) * (plain - v);
+        }
+      }
+    }
+    EXPECT_LT(error, 0.93 * largest_as_scale) << bits;
+    EXPECT_LT(error / count, codebook[bits]) << bits;
   }
 }
 
@@ -224,7 +289,9 @@ std::vector<CodecPair> pairs() {
           {affine(2, 32), plain(Dtype::bf16)},
           {rotated(8), rotated(4)},
           {q8_0(), q8_0(true)},
-          {q8_0(true), affine(4, 32)}};
+          {q8_0(true), affine(4, 32)},
+          {q_0(3), q_0(4, true)},
+          {q_0(5, true), q_0(6)}};
 }
 
 GroupGeometry geometry_of(const CodecPair& codec, int page_tokens) {
@@ -315,6 +382,7 @@ TEST(CodecLayout, TokenBytes) {
   EXPECT_EQ(bytes({affine(4, 64), affine(4, 64)}, 64), 72u);
   EXPECT_EQ(bytes({q8_0(), q8_0()}, 96), 2u * (96 + 6));  // as llama.cpp's blocks of 34 bytes
   EXPECT_EQ(bytes({q8_0(true), q8_0(true)}, 64), 136u);
+  EXPECT_EQ(bytes({q_0(5), q_0(4, true)}, 64), 44u + 36u);  // as llama.cpp's blocks of 22 and 18 bytes
   EXPECT_EQ(bytes({rotated(4), rotated(4)}, 64), 72u);
   // A page takes no more than its tokens' bytes where nothing is odd.
   GroupGeometry g = geometry_of({affine(8, 64), rotated(4)}, 64);

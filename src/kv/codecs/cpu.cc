@@ -170,11 +170,6 @@ void encode_rotated(const PlaneFormat& f, const float* x, TokenCodes& out) {
 // One scale a group: the largest magnitude becomes 127. The divisor is the scale as f16 holds it, so that an
 // element is at most half a step off.
 void encode_q8_0(const PlaneFormat& f, const float* x, TokenCodes& out) {
-  float y[kMaxCodecDim];
-  if (f.codec.kind == PlaneCodec::Kind::rotated_q8_0) {
-    rotate(x, rotation_signs(f.dim), y, f.dim);
-    x = y;
-  }
   for (int g = 0; g < f.groups; ++g, x += 32) {
     float lo, hi;
     range_of(x, 32, lo, hi);
@@ -189,6 +184,46 @@ void encode_q8_0(const PlaneFormat& f, const float* x, TokenCodes& out) {
   }
 }
 
+// Codes of fewer bits, n = 2^(bits - 1): whole numbers -n to n - 1, lying in memory plus n. The largest
+// magnitude becomes n - 1, n - 1/2, n or n + 1/2 steps of the other sign, whichever leaves the least squared
+// error with the scale that suits its codes best (least squares); then codes are chosen again by that scale
+// as f16 holds it. Sums are kept in eight parts, added in pairs.
+void encode_q_0(const PlaneFormat& f, const float* x, TokenCodes& out) {
+  const int zero = 1 << (f.codec.bits - 1);
+  const auto n = static_cast<float>(zero);
+  const auto sum = [](const float* part) {
+    return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+  };
+  for (int g = 0; g < f.groups; ++g, x += 32) {
+    float lo, hi;
+    range_of(x, 32, lo, hi);
+    const float top = fabsf(lo) > fabsf(hi) ? lo : hi;
+    float best = -1.0f, s = 0.0f;
+    for (int tried = 0; tried < 4 && top != 0.0f; ++tried) {
+      const float inverse = -(n - 1.0f + 0.5f * static_cast<float>(tried)) / top;
+      float with[8] = {}, squares[8] = {};
+      for (int i = 0; i < 32; i += 8)
+        for (int j = 0; j < 8; ++j) {
+          const auto code = static_cast<float>(clamped(rintf(x[i + j] * inverse), -n, n - 1.0f));
+          with[j] = with[j] + x[i + j] * code;
+          squares[j] = squares[j] + code * code;
+        }
+      // What the codes explain of the group's sum of squares, at the best scale.
+      const float product = sum(with), square = sum(squares), explained = product * (product / square);
+      if (explained > best) {
+        best = explained;
+        s = product / square;
+      }
+    }
+    out.scales[g] = f32_to_f16(s > 65504.0f ? 65504.0f : s < -65504.0f ? -65504.0f : s);
+    out.offsets[g] = 0;
+    const float d = f16_to_f32(static_cast<uint16_t>(out.scales[g]));
+    uint8_t* codes = out.codes + g * 32;
+    for (int i = 0; i < 32; ++i)
+      codes[i] = static_cast<uint8_t>((d == 0.0f ? 0 : clamped(rintf(x[i] / d), -n, n - 1.0f)) + zero);
+  }
+}
+
 void encode(const PlaneFormat& f, const float* x, TokenCodes& out) {
   float rounded[kMaxCodecDim];
   round_to_plain(x, f.codec.plain, rounded, f.dim);
@@ -199,9 +234,13 @@ void encode(const PlaneFormat& f, const float* x, TokenCodes& out) {
       return encode_turbo_key(f, rounded, out);
     case PlaneCodec::Kind::rotated:
       return encode_rotated(f, rounded, out);
-    case PlaneCodec::Kind::q8_0:
-    case PlaneCodec::Kind::rotated_q8_0:
-      return encode_q8_0(f, rounded, out);
+    case PlaneCodec::Kind::q_0:
+      return f.codec.bits == 8 ? encode_q8_0(f, rounded, out) : encode_q_0(f, rounded, out);
+    case PlaneCodec::Kind::rotated_q_0: {
+      float turned[kMaxCodecDim];
+      rotate(rounded, rotation_signs(f.dim), turned, f.dim);
+      return f.codec.bits == 8 ? encode_q8_0(f, turned, out) : encode_q_0(f, turned, out);
+    }
     case PlaneCodec::Kind::plain:
       return;
   }

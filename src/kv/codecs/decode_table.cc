@@ -33,7 +33,8 @@ void byte_codebook(const Codebook& book, DecodeTable& out) {
     const double entry = std::bit_cast<float>(book.centroids[i % book.size]);
     out.bytes[i] = static_cast<uint8_t>(128 + static_cast<int>(std::rint(entry / out.byte_scale)));
   }
-  out.has_bytes = out.looks_up = out.centered = true;
+  out.has_bytes = out.looks_up = true;
+  out.byte_center = 128;
 }
 
 }  // namespace
@@ -48,10 +49,10 @@ DecodeTable make_decode_table(const PlaneFormat& format) {
     if (size <= 64) byte_codebook(book, out);
     return out;
   }
-  if (format.signed_codes && !format.has_offset) out.centered = true;
   out.center = static_cast<float>(size >> 1);
   for (int i = 0; i < 256; ++i) out.values[i] = static_cast<float>(i % size) - out.center;
   if (format.signed_codes && format.has_offset) out.stored_bias = 128;
+  if (!format.has_offset) out.byte_center = size >> 1;
   out.has_bytes = true;
   return out;
 }

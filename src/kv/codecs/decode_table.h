@@ -9,7 +9,7 @@
 //               value = scale * byte_scale * (bytes[code] - 128), the codebook on 8 bits (rotated):
 //               byte_scale is chosen so that the squared error of the entries is least. A codebook of 256
 //               entries has no such form.
-//               value = scale * (code - 128), signed codes without an offset (q8_0)
+//               value = scale * (code - byte_center), whole numbers around zero without an offset (qN_0)
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct DecodeTable {
   float center = 0;
   float stored_bias = 0;  // signed codes lie in memory plus this
   float byte_scale = 1;
-  bool has_bytes = false;  // the integer form exists
-  bool looks_up = false;   // bytes[] is needed
-  bool centered = false;   // integer form: bytes stand for themselves minus 128
+  bool has_bytes = false;   // the integer form exists
+  bool looks_up = false;    // bytes[] is needed
+  int32_t byte_center = 0;  // integer form: bytes stand for themselves minus this
 };
 
 DecodeTable make_decode_table(const PlaneFormat& format);

@@ -49,8 +49,8 @@ CodecPair codec_of(int index) {
   const auto affine = [](int bits) { return PlaneCodec{PlaneCodec::Kind::affine, Dtype::bf16, bits, 64}; };
   const auto turbo = [](int bits) { return PlaneCodec{PlaneCodec::Kind::turbo_key, Dtype::bf16, bits, 32}; };
   const auto rot = [](int bits) { return PlaneCodec{PlaneCodec::Kind::rotated, Dtype::bf16, bits, 32}; };
-  const PlaneCodec q8_0{PlaneCodec::Kind::q8_0, Dtype::bf16, 8, 32},
-      rot_q8_0{PlaneCodec::Kind::rotated_q8_0, Dtype::bf16, 8, 32};
+  const PlaneCodec q8_0{PlaneCodec::Kind::q_0, Dtype::bf16, 8, 32},
+      rot_q8_0{PlaneCodec::Kind::rotated_q_0, Dtype::bf16, 8, 32};
   const CodecPair pairs[] = {{bf16, bf16},           {f32, f32},
                              {affine(8), affine(8)}, {affine(6), affine(6)},
                              {affine(5), affine(5)}, {affine(4), affine(4)},

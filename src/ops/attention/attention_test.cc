@@ -42,8 +42,8 @@ PlaneCodec rotated(int bits) {
   return {PlaneCodec::Kind::rotated, Dtype::bf16, bits, 32};
 }
 
-PlaneCodec q8_0(bool rotated = false) {
-  return {rotated ? PlaneCodec::Kind::rotated_q8_0 : PlaneCodec::Kind::q8_0, Dtype::bf16, 8, 32};
+PlaneCodec q8_0(bool rotated = false, int bits = 8) {
+  return {rotated ? PlaneCodec::Kind::rotated_q_0 : PlaneCodec::Kind::q_0, Dtype::bf16, bits, 32};
 }
 
 struct Case {
@@ -269,7 +269,9 @@ std::vector<double> decode(const kv::PlaneFormat& f, const kv::DecodeTable& tabl
     } else if (f.codec.kind == PlaneCodec::Kind::rotated) {
       out = static_cast<double>(table.values[code]) * half(scales + g);
     } else {
-      out = static_cast<double>(static_cast<int8_t>(code)) * half(scales + g);
+      const double whole = f.codec.bits == 8 ? static_cast<int8_t>(code)
+                                             : static_cast<double>(code) - (1 << (f.codec.bits - 1));
+      out = whole * half(scales + g);
     }
   }
   if (f.codec.rotates()) {
@@ -458,7 +460,8 @@ std::vector<Case> invariance_cases() {
     for (CodecPair codec :
          {CodecPair{plain(Dtype::bf16), plain(Dtype::bf16)}, CodecPair{plain(Dtype::f32), plain(Dtype::f16)},
           CodecPair{affine(4), affine(8, 64)}, CodecPair{turbo_key(8), rotated(3)},
-          CodecPair{rotated(5), affine(6)}, CodecPair{q8_0(), q8_0(true)}}) {
+          CodecPair{rotated(5), affine(6)}, CodecPair{q8_0(), q8_0(true)},
+          CodecPair{q8_0(true, 5), q8_0(false, 4)}}) {
       for (int window : {0, 50}) {
         Case c;
         c.heads = 6;
@@ -651,6 +654,7 @@ TEST(Attention, QuantizedPlanesMatchFloat64) {
   codecs.push_back({q8_0(), q8_0()});
   codecs.push_back({q8_0(true), q8_0(true)});
   codecs.push_back({q8_0(true), affine(8)});
+  for (int bits : {3, 4, 5, 6}) codecs.push_back({q8_0(bits > 4, bits), q8_0(bits % 2 == 0, bits)});
   for (IsaLevel isa : levels()) {
     for (const CodecPair& codec : codecs) {
       Case c;

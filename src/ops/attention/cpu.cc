@@ -162,7 +162,7 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
     task.query_stride = stride;
     task.query_sum_stride = static_cast<size_t>(f.groups);
     task.low_bytes = static_cast<size_t>(f.dim);
-    task.centered = tile.key_table->centered;
+    task.byte_center = tile.key_table->byte_center;
     for (int m = 0, rows; m < tile.rows; m += rows) {
       rows = shape.rows(tile.rows - m);
       task.queries = tile.scratch.queries + static_cast<size_t>(m) * stride;

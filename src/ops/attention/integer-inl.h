@@ -141,7 +141,7 @@ void quantize_weights(const AttentionTile& tile, const SeenBlocks& seen, const f
     _mm512_storeu_si512(row + column, _mm512_permutexvar_epi32(order, upper));
     _mm512_storeu_si512(row + column + kSegmentKeys, _mm512_permutexvar_epi32(order, lower));
   }
-  center = tile.value_table->centered ? 128 * _mm512_reduce_add_epi32(sum) : 0;
+  center = tile.value_table->byte_center * _mm512_reduce_add_epi32(sum);
   V16 lanes;
   lanes.part[0].raw = bias;
   tile.scratch.bias[m] = sum_of(lanes);
@@ -203,7 +203,7 @@ void integer_scores(const ScoreTask& t) {
     _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
       const float query_sum =
           t.query_sums[static_cast<size_t>(m) * t.query_sum_stride + static_cast<size_t>(g)];
-      const int32_t center = t.centered ? static_cast<int32_t>(query_sum) * 128 : 0;
+      const int32_t center = static_cast<int32_t>(query_sum) * t.byte_center;
       _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) {
         float* out = t.scores + m * kSegmentKeys + t.columns[n];
         V16 s = fma(sums.sum(m, n, center), load(t.scales + g * kSegmentKeys + t.columns[n]),

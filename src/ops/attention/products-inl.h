@@ -106,9 +106,9 @@ struct ScoreTask {
   const float* offsets;  // null: none
   const float* query_sums;
   size_t query_sum_stride;
-  size_t low_bytes;  // integer: from a query's upper bytes to its lower ones
-  bool centered;     // integer: bytes stand for themselves minus 128
-  float* scores;     // row 0, 256 columns
+  size_t low_bytes;     // integer: from a query's upper bytes to its lower ones
+  int32_t byte_center;  // integer: bytes stand for themselves minus this
+  float* scores;        // row 0, 256 columns
 };
 
 template <Operand kOperand, int MR, int NR>
