@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 
 LLAMA_BITS = {"q8_0": 8.5, "q5_0": 5.5, "q4_0": 4.5}
-CODECS = ["f16", "bf16", "q8_0", "rot:q8_0", "affine:8", "affine:8:32", "rot:8", "affine:6", "affine:5", "rot:5", "affine:4", "affine:4:32",
+CODECS = ["f16", "bf16", "q8_0", "rot:q8_0", "rot:q6_0", "q5_0", "rot:q5_0", "q4_0", "rot:q4_0", "rot:q3_0", "affine:8", "affine:8:32", "rot:8", "affine:6", "affine:5", "rot:5", "affine:4", "affine:4:32",
           "rot:4", "affine:3", "rot:3", "affine:2", "rot:2", "turbo:8,8", "turbo:8,5", "turbo:8,4", "turbo:8,3", "turbo:5,4", "turbo:4,3",
           "rot:q8_0/rot:5", "rot:q8_0/rot:4", "rot:5/rot:4", "rot:4/rot:3"]
 
@@ -28,8 +28,8 @@ def family(codec):
     name = codec.split(":")[0]
     if name in ("f16", "bf16"):
         return "plain"
-    if codec.endswith("q8_0"):
-        return "q8_0"
+    if codec.endswith("_0"):
+        return "rot:qN_0" if codec.startswith("rot:") else "qN_0"
     return f"affine, groups of {codec.split(':')[2]}" if name == "affine" and codec.count(":") == 2 else name
 
 
