@@ -138,7 +138,7 @@ CandidateSegments::CandidateSegments(int64_t vocabulary)
       count((vocabulary + width - 1) / width) {}
 
 ValueId candidates(program::ProgramBuilder& builder, ValueId logits, IsaLevel isa) {
-  const program::Value& value = builder.at(logits);
+  const program::Value value = builder.at(logits);  // a copy: the builder's values move when one is added
   KVASIR_CHECK(value.dtype == Dtype::f32 && value.width <= INT32_MAX);
   const ValueId y = builder.value("candidates", Dtype::u8, value.axis,
                                   {CandidateSegments(value.width).row_bytes()}, value.fixed_count);
