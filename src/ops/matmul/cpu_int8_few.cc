@@ -7,7 +7,7 @@ namespace {
 
 #include "ops/matmul/tiles.h"
 
-using Direct = void (*)(const uint8_t* p, bool first, const CodeChunk& w, int blocks, const Int8Row& x,
+using Direct = void (*)(const uint8_t* p, int requests, const CodeChunk& w, int blocks, const Int8Row& x,
                         int offset, float* acc);
 
 #if defined(__AVX512F__)
@@ -98,7 +98,7 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
                           : step == 4       ? direct->four
                           : step == 2       ? direct->two
                                             : direct->one;
-      tile(data, r == 0, chunk, cols / kBlockCols, input, offset, acc + 16 * r);
+      tile(data, r > 0 ? 0 : call.one_request ? 1 : 2, chunk, cols / kBlockCols, input, offset, acc + 16 * r);
       input.advance(step);
       r += step;
     }

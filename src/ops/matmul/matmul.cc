@@ -60,6 +60,15 @@ int64_t matmul_units(const Matmul& product) {
 
 namespace {
 
+bool is_amd() {
+#if defined(__x86_64__)
+  static const bool amd = __builtin_cpu_is("amd");
+  return amd;
+#else
+  return false;
+#endif
+}
+
 // Units [begin, end) of input rows [row_begin, row_end).
 void multiply(const Matmul& product, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end) {
   const PackedMatrix& matrix = *product.weight;
@@ -81,6 +90,7 @@ void multiply(const Matmul& product, int64_t begin, int64_t end, int64_t row_beg
   call.out_cols = out_columns(product);
   call.epilogue = product.epilogue;
   call.activation = &activation_kernels(product.isa);
+  call.one_request = is_amd();
 
   const MatmulFunction function = product.input.mode == ActivationMode::f32    ? kernels.f32
                                   : product.input.mode == ActivationMode::bf16 ? kernels.bf16

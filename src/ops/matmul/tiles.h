@@ -169,10 +169,10 @@ static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offs
 }
 
 // The same sums for few rows: codes go from the packed block `p` straight into registers; only scales are
-// unpacked (in `w`). `first`: no tile before this one has been through the block, so that lines further on
-// are requested.
+// unpacked (in `w`). `requests`: how often lines further on are requested; 0: a tile before this one, which
+// has been through the block, did.
 template <int R, int kBits, Table kTable, int kSub, bool kMinima, bool kWide>
-static void int8_direct(const uint8_t* p, bool first, const CodeChunk& w, int blocks, const Int8Row& x,
+static void int8_direct(const uint8_t* p, int requests, const CodeChunk& w, int blocks, const Int8Row& x,
                         int offset, float* acc) {
   constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
   RowFacts<R, kSub, kMinima, kOffset> facts;
@@ -183,8 +183,11 @@ static void int8_direct(const uint8_t* p, bool first, const CodeChunk& w, int bl
   const uint8_t* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
   for (int b = 0; b < blocks; ++b, p += 64 * kBits) {
-    if (first)
+    if (kBits <= 5 && requests == 1) {
+      for (int i = 0; i < kBits; ++i) __builtin_prefetch(p + 64 * i + kOneAhead, 0, 3);
+    } else if (requests > 0) {
       for (int i = 0; i < kBits; ++i) request(p + 64 * i);
+    }
     Bytes quads[8];
     block_quads<kBits>(p, quads);
     if constexpr (kTable != Table::none)
