@@ -33,7 +33,8 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   add_choice(group, "--isa", isa, {"auto", "generic", "avx2", "avxvnni", "avx512vnni", "avx512bf16", "neon"},
              "Instruction-set level (default auto: the best this machine has)");
   add_text(group, "--kv", kv, "CODEC",
-           "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, q8_0 to q3_0, rot:q8_0 to rot:q3_0, K/V, "
+           "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, q8_0 to q3_0, "
+           "rot:q8_0 to rot:q3_0, K/V, "
            "config[:FILE], "
            "auto:BYTES[:FILE]");
   add_list(group, "--kv-layer", kv_layer, "A[-B]=CODEC", "Codec of some layers");
