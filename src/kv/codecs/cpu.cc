@@ -246,6 +246,32 @@ void encode(const PlaneFormat& f, const float* x, TokenCodes& out) {
   }
 }
 
+// Keys: pairs of channels are words of a vector that are the token's alone. Values: a token's elements are
+// halves of words whose other halves are the next token's, or the last one's.
+void append_bf16(const PlaneFormat& f, std::byte* block, int slot, const float* x) {
+  constexpr int kTogether = 64;
+  uint32_t bits[kTogether];
+  for (int first = 0; first < f.dim; first += kTogether) {
+    const int count = f.dim - first < kTogether ? f.dim - first : kTogether;
+    for (int i = 0; i < count; ++i) bits[i] = round_bf16(x[first + i]);
+    std::byte* at = block + plain_offset(f, slot, first);
+    if (f.role == PlaneRole::key) {
+      for (int i = 0; i + 2 <= count; i += 2, at += kBlockTokens * 4) {
+        const uint32_t pair = bits[i] | (bits[i + 1] << 16);
+        memcpy(at, &pair, 4);
+      }
+      if (count % 2 != 0) memcpy(at, &bits[count - 1], 2);
+      continue;
+    }
+    at -= slot % 2 * 2;
+    const int shift = slot % 2 * 16;
+    uint32_t words[kTogether];
+    memcpy(words, at, static_cast<size_t>(count) * 4);
+    for (int i = 0; i < count; ++i) words[i] = (words[i] & ~(0xFFFFu << shift)) | (bits[i] << shift);
+    memcpy(at, words, static_cast<size_t>(count) * 4);
+  }
+}
+
 void append(const PlaneFormat& f, std::byte* block, int slot, const float* x) {
   if (!f.plain()) {
     TokenCodes codes;
@@ -258,10 +284,7 @@ void append(const PlaneFormat& f, std::byte* block, int slot, const float* x) {
     return;
   }
   if (f.codec.plain == Dtype::bf16) {
-    for (int i = 0; i < f.dim; ++i) {
-      const uint16_t bits = round_bf16(x[i]);
-      memcpy(block + plain_offset(f, slot, i), &bits, 2);
-    }
+    append_bf16(f, block, slot, x);
   } else {
     for (int i = 0; i < f.dim; ++i) {
       const uint16_t bits = f32_to_f16(x[i]);

@@ -17,6 +17,9 @@ using program::OpContext;
 using program::Value;
 using program::ValueId;
 
+// From so many tokens a member on, work is shared by tokens (runs of one block of 16 slots), not by heads.
+constexpr int64_t kManyTokens = 64;
+
 class RopeAppend final : public program::Op {
  public:
   RopeAppend(ValueId x, ValueId table, ValueId v, std::vector<ValueId> y,
@@ -51,37 +54,61 @@ class RopeAppend final : public program::Op {
   void run(const OpContext& context) const override {
     const ValueId x = inputs()[0], table = inputs()[1], v = inputs()[2];
     const int64_t queries = rope_.heads - append_.kv_heads;
-    auto* key =
+    auto* normed =
         reinterpret_cast<float*>(context.workspace + scratch_bytes() * static_cast<size_t>(context.member));
-    const auto turn = [&](int64_t token, int64_t head, float* to) {
-      const float* from = context.row<const float>(x, token) + head * rope_.head_dim;
-      if (norm_) {
-        norm_kernels_->vector(from, gain_of_[static_cast<size_t>(head)], norm_->options.gain_offset, to,
-                              rope_.head_dim, norm_->options.epsilon);
-        from = to;
-      }
+    float* key = normed + rope_.heads * rope_.head_dim;
+    // Heads [begin, end) of a token as they are to be turned: all their norms first, which do not wait for
+    // each other.
+    const auto heads_of = [&](int64_t token, int64_t begin, int64_t end) -> const float* {
+      const float* from = context.row<const float>(x, token);
+      if (!norm_) return from;
+      for (int64_t head = begin; head < end; ++head)
+        norm_kernels_->vector(from + head * rope_.head_dim, gain_of_[static_cast<size_t>(head)],
+                              norm_->options.gain_offset, normed + head * rope_.head_dim, rope_.head_dim,
+                              norm_->options.epsilon);
+      return normed;
+    };
+    const auto turn = [&](int64_t token, const float* from, float* to) {
       const float* cosines = context.row<const float>(table, token);
       rotate_(from, cosines, cosines + rope_.pairs, to, rope_.pairs, rope_.head_dim);
     };
-    share_appended_heads(context, append_.kv_heads, [&](int32_t token, int head_begin, int head_end) {
+    const auto turn_queries = [&](int64_t token, int64_t begin, int64_t end) {
+      const float* from = heads_of(token, begin, end);
+      float* to = context.row<float>(outputs()[0], token);
+      for (int64_t head = begin; head < end; ++head)
+        turn(token, from + head * rope_.head_dim, to + head * rope_.head_dim);
+    };
+    const auto append_keys = [&](int32_t token, int begin, int end) {
       const AppendedToken to(context, append_, token);
+      const float* from = heads_of(token, queries + begin, queries + end) + queries * rope_.head_dim;
       const float* values = context.row<const float>(v, token);
-      for (int head = head_begin; head < head_end; ++head) {
-        turn(token, queries + head, key);
+      for (int head = begin; head < end; ++head) {
+        turn(token, from + head * rope_.head_dim, key);
         to.append(head, key, values + static_cast<int64_t>(head) * append_.head_dim_v);
       }
-    });
+    };
+    // Many tokens: all heads of a token at once.
+    if (context.counts.tokens >= kManyTokens * context.members) {
+      share_appended_heads(context, 1, [&](int32_t token, int, int) {
+        if (queries > 0) turn_queries(token, 0, queries);
+        append_keys(token, 0, append_.kv_heads);
+      });
+      return;
+    }
+    share_appended_heads(context, append_.kv_heads, append_keys);
     // From the other end: where there are fewer keys than members, the rest begin with the queries.
     const WorkRange work =
         split_work(context.counts.tokens * queries, context.members, context.members - 1 - context.member);
-    for (int64_t i = work.begin; i < work.end; ++i)
-      turn(i / queries, i % queries,
-           context.row<float>(outputs()[0], i / queries) + i % queries * rope_.head_dim);
+    for (int64_t i = work.begin; i < work.end;) {
+      const int64_t token = i / queries, begin = i % queries, end = std::min(queries, begin + work.end - i);
+      turn_queries(token, begin, end);
+      i += end - begin;
+    }
   }
 
  private:
   size_t scratch_bytes() const {
-    return align_up(static_cast<size_t>(rope_.head_dim) * sizeof(float), kCacheLine);
+    return align_up(static_cast<size_t>((rope_.heads + 1) * rope_.head_dim) * sizeof(float), kCacheLine);
   }
 
   std::optional<RecordedRmsNorm> norm_;

@@ -135,7 +135,7 @@ TEST(RopeAppend, SameQueriesAndPagesAsTheOpsApart) {
   int number = 0;
   for (const Case& c : cases()) {
     for (IsaLevel isa : testable_levels())
-      for (const int tokens : {1, 20}) {
+      for (const int tokens : {1, 20, 150}) {
         const Result apart = run(c, isa, tokens, 1, false);
         for (const int threads : {1, 2, 3})
           EXPECT_EQ(run(c, isa, tokens, threads, true), apart)
