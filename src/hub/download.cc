@@ -164,7 +164,13 @@ DownloadOutcome Downloader::run() {
   const auto count =
       static_cast<size_t>(std::min<uint64_t>(parts, static_cast<uint64_t>(options_.connections)));
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+  threads.reserve(count);
+  try {
+    for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+  } catch (const std::exception&) {
+    // As many connections as the system gives threads for.
+    if (threads.empty()) throw;
+  }
   for (std::thread& thread : threads) thread.join();
   if (error_) std::rethrow_exception(error_);
   if (client_.cancelled())
