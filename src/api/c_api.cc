@@ -1,11 +1,13 @@
 // The C API over TextModel: exceptions become statuses here, and nowhere else.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "engine/text_model.h"
 #include "kvasir/kvasir.h"
 
@@ -54,6 +56,8 @@ kvasir_status guarded(kvasir_error* error, Work&& work) {
     return work();
   } catch (const Error& e) {
     return report(error, status_of(e.code()), e.what());
+  } catch (const std::filesystem::filesystem_error& e) {
+    return report(error, status_of(file_error(e.code().value())), e.what());
   } catch (const std::bad_alloc&) {
     return report(error, KVASIR_RESOURCE_EXHAUSTED, "out of memory outside the memory plan");
   } catch (const std::exception& e) {

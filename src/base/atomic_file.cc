@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file_error.h"
 
 namespace kvasir {
 namespace {
@@ -15,22 +16,21 @@ constexpr size_t kBuffer = size_t{1} << 20;
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path)
-    : path_(path.string()), partial_(fmt::format("{}.partial-{}", path_, ::getpid())) {
+    : path_(path.string()), partial_(fmt::format("{}.partial-{}", path_, ::getpid())), registered_(partial_) {
+  buffer_.reserve(kBuffer);
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("cannot be created");
-  buffer_.reserve(kBuffer);
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
+  if (state_ == State::committed) return;
+  if (fd_ >= 0) ::close(fd_);
   ::unlink(partial_.c_str());
 }
 
 void AtomicFile::fail(const char* what) const {
   const int error = errno;
-  throw_error(error == ENOSPC || error == EDQUOT ? ErrorCode::resource_exhausted : ErrorCode::invalid_input,
-              "{}: {}: {}", printable(path_), what, std::strerror(error));
+  throw_error(file_error(error), "{}: {}: {}", printable(path_), what, std::strerror(error));
 }
 
 void AtomicFile::flush() {
@@ -61,13 +61,22 @@ void AtomicFile::write_zeros(uint64_t count) {
     write(std::span(kZeros, static_cast<size_t>(std::min<uint64_t>(count, sizeof kZeros))));
 }
 
-void AtomicFile::commit() {
-  KVASIR_CHECK(fd_ >= 0);
+void AtomicFile::seal() {
+  KVASIR_CHECK(state_ == State::open);
   flush();
   if (::fsync(fd_) != 0) fail("cannot be synced");
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
   ::close(fd_);
   fd_ = -1;
+  buffer_ = {};
+  state_ = State::sealed;
+}
+
+void AtomicFile::commit() {
+  if (state_ == State::open) seal();
+  KVASIR_CHECK(state_ == State::sealed);
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
+  state_ = State::committed;
+  registered_.keep();
 }
 
 }  // namespace kvasir

@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "base/partial_files.h"
+
 namespace kvasir {
 
-// Writes to <path>.partial-<pid>; commit() syncs it and renames it into place. Destroyed without commit, it
-// leaves nothing behind. Throws Error{resource_exhausted} when the disk is full, Error{invalid_input} for
-// other failures, naming the file.
+// Writes to <path>.partial-<pid>; commit() syncs it and renames it into place. Destroyed without commit, or
+// when a signal ends the process, it leaves nothing behind. Throws Error{resource_exhausted} when the disk is
+// full, Error{not_found} (file_error.h) for other failures, naming the file.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -23,6 +25,9 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   void write_zeros(uint64_t count);
   uint64_t written() const { return written_; }
+  // The first half of commit(), after which nothing can be written: files that belong together are sealed one
+  // after the other and then committed, so that none is there unless all could be written.
+  void seal();
   void commit();
 
  private:
@@ -31,6 +36,8 @@ class AtomicFile {
 
   std::string path_;
   std::string partial_;
+  PartialFile registered_;
+  enum class State : uint8_t { open, sealed, committed } state_ = State::open;
   int fd_ = -1;
   uint64_t written_ = 0;
   std::vector<std::byte> buffer_;

@@ -1,11 +1,15 @@
 #include "base/atomic_file.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <string>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "base/mapped_file.h"
 
 namespace kvasir {
@@ -53,7 +57,69 @@ TEST_F(AtomicFileTest, NamesTheFileThatCannotBeCreated) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("missing/a: cannot be created"), std::string::npos);
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
   }
+}
+
+TEST_F(AtomicFileTest, SealedFilesAppearTogether) {
+  AtomicFile a(folder_ / "a"), b(folder_ / "b");
+  for (AtomicFile* file : {&a, &b}) {
+    file->write(std::as_bytes(std::span(std::string_view("content"))));
+    file->seal();
+    EXPECT_THROW(file->write({}), Error);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
+  a.commit();
+  b.commit();
+  EXPECT_EQ(read_file(folder_ / "b", 100), "content");
+  EXPECT_EQ(files(), 2u);
+  {
+    AtomicFile c(folder_ / "c");
+    c.seal();
+  }
+  EXPECT_EQ(files(), 2u);
+}
+
+using AtomicFileDeathTest = AtomicFileTest;
+
+// A signal takes along what is not whole: files, and a folder once it is empty; nothing that was committed.
+TEST_F(AtomicFileDeathTest, EndingSignalsLeaveNothingHalfWritten) {
+  testing::FLAGS_gtest_death_test_style = "fast";  // the same folder
+  const auto write_and_be_ended = [&](int signal) {
+    ::signal(signal, SIG_DFL);
+    install_ending_signals();
+    const PartialFile made(folder_ / "model");
+    std::filesystem::create_directory(folder_ / "model");
+    AtomicFile whole(folder_ / "whole");
+    AtomicFile open(folder_ / "model" / "open");
+    AtomicFile sealed(folder_ / "sealed");
+    whole.commit();
+    sealed.seal();
+    open.write_zeros(3'000'000);
+    ::raise(signal);
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    EXPECT_EXIT(write_and_be_ended(signal), testing::ExitedWithCode(128 + signal), "");
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "whole"));
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(AtomicFileDeathTest, AnIgnoredSignalStaysIgnored) {
+  testing::FLAGS_gtest_death_test_style = "fast";  // the same folder
+  EXPECT_EXIT(
+      {
+        ::signal(SIGINT, SIG_IGN);
+        install_ending_signals();
+        ::raise(SIGINT);
+        std::_Exit(7);
+      },
+      testing::ExitedWithCode(7), "");
+}
+
+TEST(FileError, FullDisksAreTheirOwnCode) {
+  for (const int full : {ENOSPC, EDQUOT, EFBIG}) EXPECT_EQ(file_error(full), ErrorCode::resource_exhausted);
+  for (const int other : {ENOENT, ENOTDIR, EACCES, EROFS, EIO})
+    EXPECT_EQ(file_error(other), ErrorCode::not_found);
 }
 
 }  // namespace

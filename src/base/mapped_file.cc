@@ -9,7 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/file_error.h"
 #include "base/mapping_faults.h"
 
 namespace kvasir {
@@ -33,13 +35,13 @@ FileDescriptor open_regular(const std::filesystem::path& path, size_t* size) {
   const int raw = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (raw < 0) {
     const int error = errno;
-    throw_error(error == ENOENT || error == ENOTDIR ? ErrorCode::not_found : ErrorCode::invalid_input,
-                "{}: cannot be opened: {}", printable(path.string()), std::strerror(error));
+    throw_error(file_error(error), "{}: cannot be opened: {}", printable(path.string()),
+                std::strerror(error));
   }
   FileDescriptor fd(raw);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0)
-    throw_error(ErrorCode::invalid_input, "{}: cannot be examined: {}", printable(path.string()),
+    throw_error(ErrorCode::not_found, "{}: cannot be examined: {}", printable(path.string()),
                 std::strerror(errno));
   if (!S_ISREG(status.st_mode))
     throw_error(ErrorCode::invalid_input, "{}: {}", printable(path.string()),
@@ -121,7 +123,7 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
     const ssize_t got = ::read(fd.get(), content.data() + have, size - have);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw_error(ErrorCode::invalid_input, "{}: cannot be read: {}", printable(path.string()),
+      throw_error(ErrorCode::not_found, "{}: cannot be read: {}", printable(path.string()),
                   std::strerror(errno));
     if (got == 0) break;
     have += static_cast<size_t>(got);
@@ -131,24 +133,9 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path partial = path.string() + fmt::format(".partial-{}", ::getpid());
-  auto fail = [&](const char* what) {
-    const int error = errno;
-    ::unlink(partial.c_str());
-    throw_error(error == ENOSPC ? ErrorCode::resource_exhausted : ErrorCode::invalid_input, "{}: {}: {}",
-                printable(path.string()), what, std::strerror(error));
-  };
-  FileDescriptor fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (fd.get() < 0) fail("cannot be created");
-  size_t written = 0;
-  while (written < content.size()) {
-    const ssize_t got = ::write(fd.get(), content.data() + written, content.size() - written);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("cannot be written");
-    written += static_cast<size_t>(got);
-  }
-  if (::fsync(fd.get()) != 0) fail("cannot be synced");
-  if (::rename(partial.c_str(), path.c_str()) != 0) fail("cannot be renamed into place");
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(content)));
+  file.commit();
 }
 
 }  // namespace kvasir

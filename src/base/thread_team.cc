@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <exception>
+
 #include "base/error.h"
 
 namespace kvasir {
@@ -53,22 +55,33 @@ void wait_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
+void end_workers(std::atomic<bool>& stopping, std::atomic<uint32_t>& generation,
+                 std::vector<std::thread>& workers) {
+  stopping.store(true, std::memory_order_release);
+  generation.fetch_add(1, std::memory_order_acq_rel);
+  generation.notify_all();
+  for (std::thread& worker : workers) worker.join();
+}
+
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads, const std::vector<int>& cpus) : size_(threads) {
   KVASIR_CHECK(threads >= 1);
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int member = 1; member < threads; ++member) {
-    const int cpu = cpus.empty() ? -1 : cpus[static_cast<size_t>(member) % cpus.size()];
-    workers_.emplace_back([this, member, cpu] { worker(member, cpu); });
+  try {
+    for (int member = 1; member < threads; ++member) {
+      const int cpu = cpus.empty() ? -1 : cpus[static_cast<size_t>(member) % cpus.size()];
+      workers_.emplace_back([this, member, cpu] { worker(member, cpu); });
+    }
+  } catch (const std::exception& error) {
+    end_workers(stopping_, generation_, workers_);  // those that were started
+    throw_error(ErrorCode::resource_exhausted, "thread {} of {} cannot be started: {}", workers_.size() + 2,
+                threads, error.what());
   }
 }
 
 ThreadTeam::~ThreadTeam() {
-  stopping_.store(true, std::memory_order_release);
-  generation_.fetch_add(1, std::memory_order_acq_rel);
-  generation_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  end_workers(stopping_, generation_, workers_);
 }
 
 void ThreadTeam::worker(int member, int cpu) {

@@ -536,10 +536,13 @@ int chat(const ChatFlags& flags) {
         conversation.ask(*line);
       }
     } catch (const Error& error) {
-      // A bad setting, a full context or an unknown name ends nothing; our own faults do.
-      if (error.code() != ErrorCode::invalid_input && error.code() != ErrorCode::not_found) throw;
+      // A bad setting, a full context or an unknown name ends nothing, nor does a full disk while somebody is
+      // there to go on; our own faults do.
+      const bool usage = error.code() == ErrorCode::invalid_input;
+      const bool full = error.code() == ErrorCode::resource_exhausted && terminal;
+      if (!usage && !full && error.code() != ErrorCode::not_found) throw;
       std::fprintf(stderr, "kvasir: %s\n", error.what());
-      if (!terminal) return kExitUsage;
+      if (!terminal) return usage ? kExitUsage : kExitFailure;
     }
   }
   if (terminal) std::printf("\n");

@@ -1,9 +1,13 @@
 #include "cli/command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <numeric>
 #include <vector>
+
+#include "base/partial_files.h"
 
 namespace kvasir::cli {
 namespace {
@@ -13,8 +17,8 @@ volatile std::sig_atomic_t interrupt_flag = 0;
 extern "C" void on_interrupt(int) {
   // A second signal while the first is still unhandled ends the process: the user means it.
   if (interrupt_flag != 0) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
+    remove_partial_files();
+    ::_exit(kExitInterrupted);
   }
   interrupt_flag = 1;
 }

@@ -2,10 +2,13 @@
 // status.
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "base/mapping_faults.h"
+#include "base/partial_files.h"
 #include "cli/command.h"
 #include "cli/defaults.h"
 #include "cli/describe.h"
@@ -145,6 +148,7 @@ int main(int argc, char** argv) {
   using namespace kvasir;
   cli::guard_standard_streams();
   install_mapping_fault_handler();
+  install_ending_signals();
   try {
     const int status = cli::run(argc, argv);
     cli::finish_output();
@@ -154,6 +158,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "kvasir: %s\n", error.what());
     if (!error.details().empty()) std::fprintf(stderr, "%s\n", error.details().c_str());
     return cli::exit_status(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "kvasir: %s: %s\n", printable(error.path1().string()).c_str(),
+                 error.code().message().c_str());
+    return cli::exit_status(file_error(error.code().value()));
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "kvasir: out of memory outside the memory plan\n");
     return cli::kExitDoesNotFit;

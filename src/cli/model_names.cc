@@ -89,6 +89,10 @@ std::vector<const hub::LocalModel*> models_called(const std::vector<hub::LocalMo
 }
 
 fs::path resolve_model(const std::string& model) {
+  if (model.empty())
+    throw_error(
+        ErrorCode::invalid_input,
+        "MODEL is missing: give a GGUF file, a model folder or a short name (`kvasir ls` lists them)");
   std::error_code ignored;
   // A path that exists wins.
   if (fs::exists(model, ignored)) return model;
@@ -99,8 +103,7 @@ fs::path resolve_model(const std::string& model) {
                 model, starter->bytes / 1000000);
   }
   std::optional<hub::ModelReference> reference;
-  const bool looks_like_path =
-      model.empty() || model.front() == '/' || model.front() == '.' || model.front() == '~';
+  const bool looks_like_path = model.front() == '/' || model.front() == '.' || model.front() == '~';
   if (!looks_like_path) reference = hub::parse_reference(model);
   if (reference)
     if (const std::optional<fs::path> path = resolve_reference(*reference)) return *path;

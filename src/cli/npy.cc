@@ -17,6 +17,7 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path_, ignored);
   if (std::filesystem::exists(there) && std::filesystem::is_other(there)) partial_.clear();
+  if (!partial_.empty()) registered_.watch(partial_);
   file_ = std::fopen(partial_.empty() ? path_.c_str() : partial_.c_str(), "wbe");
   if (file_ == nullptr) fail("cannot be created");
   std::string header =
@@ -72,9 +73,12 @@ void NpyWriter::finish() {
   }
   file_ = nullptr;
   if (!partial_.empty() && ::rename(partial_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
     ::unlink(partial_.c_str());
+    errno = error;
     fail("cannot be renamed into place");
   }
+  registered_.keep();
 }
 
 }  // namespace kvasir::cli

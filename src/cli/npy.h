@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/partial_files.h"
+
 namespace kvasir::cli {
 
 class NpyWriter {
@@ -25,6 +27,7 @@ class NpyWriter {
  private:
   [[noreturn]] void fail(const char* what);
   std::filesystem::path path_, partial_;  // partial_ is empty when the path is a device or a pipe
+  PartialFile registered_;
   std::FILE* file_ = nullptr;
   int64_t expected_;
   int64_t written_ = 0;

@@ -27,7 +27,7 @@ class SparseFolder {
   SparseFolder() {
     std::string pattern = (fs::temp_directory_path() / "kvasir-plan-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr)
-      throw_error(ErrorCode::invalid_input, "{}: no folder can be made: {}", pattern, std::strerror(errno));
+      throw_error(ErrorCode::not_found, "{}: no folder can be made: {}", pattern, std::strerror(errno));
     path_ = pattern;
   }
   SparseFolder(const SparseFolder&) = delete;

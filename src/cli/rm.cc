@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "cli/command.h"
 #include "cli/model_names.h"
 #include "cli/options.h"
@@ -174,7 +175,7 @@ void carry_out(const Removal& removal) {
   for (const fs::path& file : removal.files) {
     fs::remove(file, error);
     if (error)
-      throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", printable(file.string()),
+      throw_error(file_error(error.value()), "{}: cannot be removed: {}", printable(file.string()),
                   error.message());
   }
   if (!removal.refs.empty())
@@ -194,7 +195,7 @@ void carry_out(const Removal& removal) {
   for (const fs::path& tree : removal.trees) {
     fs::remove_all(tree, error);
     if (error)
-      throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", printable(tree.string()),
+      throw_error(file_error(error.value()), "{}: cannot be removed: {}", printable(tree.string()),
                   error.message());
   }
 }

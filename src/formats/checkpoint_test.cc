@@ -153,6 +153,21 @@ TEST_F(CheckpointTest, ConfigErrors) {
   EXPECT_THAT(message(R"({"model_type":3})"), HasSubstr("model_type: expected a string, got number"));
   EXPECT_THAT(message(R"({"model_type":"a","model_type":"b"})"), HasSubstr("duplicate key"));
   EXPECT_THAT(message("{"), HasSubstr("invalid JSON"));
+  EXPECT_THAT(message(std::string("{\"model_type\":\"llama\xFF\"}")), HasSubstr("not UTF-8"));
+  EXPECT_THAT(message(R"({"model_type":"llama"} x)"), HasSubstr("unexpected text"));
+  // Nesting and size have limits, which a message names.
+  const auto nested = [](size_t depth) {
+    return R"({"model_type":"llama","x":)" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  plain("w", {1}, {1});
+  EXPECT_EQ(error_of(ErrorCode::internal, nested(63)), "no error");
+  EXPECT_THAT(message(nested(64)), HasSubstr("nesting deeper than the limit of 64"));
+  EXPECT_THAT(message(nested(100000)), HasSubstr("nesting deeper"));
+  const std::string config = R"({"model_type":"llama"})";
+  EXPECT_EQ(error_of(ErrorCode::internal, config + std::string((size_t{16} << 20) - config.size(), ' ')),
+            "no error");
+  EXPECT_THAT(error_of(ErrorCode::invalid_input, config + std::string(size_t{16} << 20, ' ')),
+              HasSubstr("more than the limit of 16777216"));
 }
 
 TEST_F(CheckpointTest, ABadGenerationConfigIsAWarning) {

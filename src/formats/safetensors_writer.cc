@@ -1,6 +1,7 @@
 #include "formats/safetensors_writer.h"
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -36,10 +37,9 @@ void refuse_equal_names(const std::vector<SafetensorsToWrite>& tensors) {
     throw_error(ErrorCode::invalid_input, "tensor {}: two tensors of this name", printable(*twice));
 }
 
-}  // namespace
-
-void write_safetensors(const std::filesystem::path& path, std::vector<SafetensorsToWrite> tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata) {
+// Writes a file whole and seals it.
+void fill(AtomicFile& file, std::vector<SafetensorsToWrite> tensors,
+          const std::vector<std::pair<std::string, std::string>>& metadata) {
   refuse_equal_names(tensors);
   std::sort(tensors.begin(), tensors.end(), [](const SafetensorsToWrite& a, const SafetensorsToWrite& b) {
     const unsigned a_bits = info(a.dtype).bits;
@@ -64,7 +64,6 @@ void write_safetensors(const std::filesystem::path& path, std::vector<Safetensor
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
 
-  AtomicFile file(path);
   const uint64_t length = header.size();
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(std::as_bytes(std::span(header)));
@@ -74,6 +73,15 @@ void write_safetensors(const std::filesystem::path& path, std::vector<Safetensor
     KVASIR_CHECK_MSG(file.written() == expected, "tensor {}: {} bytes more than {}", tensor.name,
                      file.written(), expected);
   }
+  file.seal();
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, std::vector<SafetensorsToWrite> tensors,
+                       const std::vector<std::pair<std::string, std::string>>& metadata) {
+  AtomicFile file(path);
+  fill(file, std::move(tensors), metadata);
   file.commit();
 }
 
@@ -96,12 +104,16 @@ void write_safetensors_model(const std::filesystem::path& folder, std::vector<Sa
   }
   if (shards.size() == 1)
     return write_safetensors(folder / "model.safetensors", std::move(shards[0]), metadata);
+  // All of them are written before any is there under its name.
+  std::vector<std::unique_ptr<AtomicFile>> files;
   nlohmann::json map = nlohmann::json::object();
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
     for (const SafetensorsToWrite& tensor : shards[s]) map[tensor.name] = name;
-    write_safetensors(folder / name, std::move(shards[s]), metadata);
+    files.push_back(std::make_unique<AtomicFile>(folder / name));
+    fill(*files.back(), std::move(shards[s]), metadata);
   }
+  for (const auto& file : files) file->commit();
   const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
   write_file_atomically(folder / "model.safetensors.index.json", index.dump(2) + "\n");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_error.h"
 
 namespace kvasir::hub {
 
@@ -76,9 +77,8 @@ bool BlobWriter::finish(const std::filesystem::path& final_path) {
 
 void BlobWriter::fail(const char* what) const {
   const int error = errno;
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw_error(full ? ErrorCode::resource_exhausted : ErrorCode::invalid_input, "{}: {}: {}{}",
-              printable(partial_.string()), what, std::strerror(error),
+  const bool full = file_error(error) == ErrorCode::resource_exhausted;
+  throw_error(file_error(error), "{}: {}: {}{}", printable(partial_.string()), what, std::strerror(error),
               full ? " (free some space and run the same command again: it goes on where it stopped)" : "");
 }
 

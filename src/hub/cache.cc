@@ -13,6 +13,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/file_error.h"
 #include "hub/headers.h"
 #include "hub/reference.h"
 
@@ -46,7 +47,7 @@ bool FileLock::try_acquire(const fs::path& path) {
     // Group-writable as huggingface_hub makes it, so that users who share a cache wait for each other.
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664);
     if (fd < 0)
-      throw_error(ErrorCode::invalid_input, "{}: cannot be opened: {}", printable(path.string()),
+      throw_error(file_error(errno), "{}: cannot be opened: {}", printable(path.string()),
                   std::strerror(errno));
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -139,7 +140,7 @@ void HubCache::link(std::string_view repo, std::string_view commit, std::string_
   fs::create_symlink(target, made, error);
   if (!error) fs::rename(made, at, error);
   if (error)
-    throw_error(ErrorCode::invalid_input, "{}: the link cannot be made: {}", printable(at.string()),
+    throw_error(file_error(error.value()), "{}: the link cannot be made: {}", printable(at.string()),
                 error.message());
 }
 
@@ -204,9 +205,8 @@ void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error && !fs::is_directory(folder))
-    throw_error(
-        error == std::errc::no_space_on_device ? ErrorCode::resource_exhausted : ErrorCode::invalid_input,
-        "{}: the folder cannot be made: {}", printable(folder.string()), error.message());
+    throw_error(file_error(error.value()), "{}: the folder cannot be made: {}", printable(folder.string()),
+                error.message());
 }
 
 }  // namespace kvasir::hub

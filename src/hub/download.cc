@@ -82,6 +82,7 @@ class Downloader {
   DownloadOutcome run();
 
  private:
+  bool all_here() const;
   bool stopping() const { return failed_.load() || client_.cancelled(); }
   void work();
   bool take_work(std::unique_lock<std::mutex>& held, HttpClient& http);
@@ -155,7 +156,24 @@ void Downloader::pause_all(double seconds) {
                                                              std::chrono::duration<double>(seconds)));
 }
 
+// Whether everything is in the cache already, under its names.
+bool Downloader::all_here() const {
+  return std::all_of(blobs_.begin(), blobs_.end(), [&](const auto& blob) {
+    const fs::path content = cache_.blob(listing_.repo, blob->file.digest);
+    if (!is_regular(content) || size_of(content) != blob->file.size) return false;
+    return std::all_of(blob->paths.begin(), blob->paths.end(), [&](const std::string& path) {
+      std::error_code error;
+      return fs::equivalent(cache_.snapshot(listing_.repo, listing_.commit) / path, content, error);
+    });
+  });
+}
+
 DownloadOutcome Downloader::run() {
+  if (all_here()) {  // then nothing is written, and a cache that may only be read will do
+    outcome_.reused_bytes = total_;
+    add_progress(static_cast<int64_t>(total_));
+    return outcome_;
+  }
   make_folder(cache_.repo_folder(listing_.repo) / "blobs");
   cache_.tag();
   make_folder(cache_.lock_file(listing_.repo, "x").parent_path());
@@ -164,7 +182,13 @@ DownloadOutcome Downloader::run() {
   const auto count =
       static_cast<size_t>(std::min<uint64_t>(parts, static_cast<uint64_t>(options_.connections)));
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+  threads.reserve(count);
+  try {
+    for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+  } catch (const std::exception&) {
+    // As many connections as the system gives threads for.
+    if (threads.empty()) throw;
+  }
   for (std::thread& thread : threads) thread.join();
   if (error_) std::rethrow_exception(error_);
   if (client_.cancelled())

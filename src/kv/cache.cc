@@ -157,6 +157,14 @@ std::optional<KvCache::Shortage> KvCache::shortage(std::span<Sequence* const> ro
   return worst;
 }
 
+namespace {
+// Room for `size` elements, by doubling: rows grow page by page.
+template <typename T>
+void grow(std::vector<T>& list, size_t size) {
+  if (size > list.capacity()) list.reserve(std::max(size, 2 * list.capacity()));
+}
+}  // namespace
+
 void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> counts, Step& step) {
   step.rollback();
   check_reserve(rows, counts);
@@ -166,6 +174,33 @@ void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> 
     count_need(rows, counts, need_);  // a page that the tree held too may be the row's alone now
   }
   require(need_);
+
+  // What is due is converted and room for all that follows is made before any row is part of the step.
+  const size_t groups = groups_.size();
+  step.row_pages_.resize(groups);
+  step.views_.resize(groups);
+  for (auto& pages : step.row_pages_) pages.resize(rows.size());
+  step.page_counts_.resize(rows.size() * groups);
+  step.rows_.reserve(rows.size());
+  step.copied_.reserve(rows.size() * groups);
+  step.state_in_.reserve(rows.size());
+  step.state_out_.reserve(rows.size());
+  size_t tokens = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    Row& row = *rows[r]->row_;
+    tokens += static_cast<size_t>(counts[r]);
+    if (counts[r] > 0 && due(row)) convert(row);
+    const auto wanted =
+        static_cast<size_t>((int64_t{row.offset} + counts[r] + shape_.page_tokens - 1) / shape_.page_tokens);
+    for (RowGroup& group : row.groups) {
+      grow(group.ids, wanted);
+      grow(group.pages, wanted);
+    }
+    if (row.round && !states_.empty())
+      grow(row.round->states, row.round->states.size() + static_cast<size_t>(counts[r]));
+  }
+  if (!states_.empty()) step.token_state_out_.reserve(tokens);
+
   for (size_t r = 0; r < rows.size(); ++r) {
     Row& row = *rows[r]->row_;
     if (row.step == &step) {
@@ -177,15 +212,9 @@ void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> 
   }
 
   // From here on nothing can fail.
-  const size_t groups = groups_.size();
   step.cache_ = this;
-  step.row_pages_.resize(groups);
-  step.views_.resize(groups);
-  for (auto& pages : step.row_pages_) pages.resize(rows.size());
-  step.page_counts_.resize(rows.size() * groups);
   for (size_t r = 0; r < rows.size(); ++r) {
     Row& row = *rows[r]->row_;
-    if (counts[r] > 0 && due(row)) convert(row);
     step.rows_.push_back({&row, counts[r]});
     append_pages(row, r, counts[r], step);
   }
@@ -252,7 +281,6 @@ void KvCache::append_pages(Row& row, size_t index, int32_t count, Step& step) {
   const bool inside = row.round && !row.round->states.empty();
   int32_t last = static_cast<int32_t>(inside ? row.round->states.back() : row.state);
   step.state_in_.push_back(last);
-  if (row.round) row.round->states.reserve(row.round->states.size() + static_cast<size_t>(count));
   for (int32_t token = 0; token < count; ++token) {
     const bool stored = row.round.has_value() || token == count - 1;
     if (stored) last = static_cast<int32_t>(states_.allocate());
@@ -274,29 +302,53 @@ void KvCache::convert_if_due(Row& row) {
 
 void KvCache::convert(Row& row) {
   const int32_t page = shape_.page_tokens;
+  // Encoded pages of all groups, in order; the row changes when all of them are there.
+  struct Made {
+    PagePool* pool;
+    PageId id;
+  };
+  std::vector<Made> made;
+  try {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      Group& store = groups_[g];
+      if (store.plain_pool == nullptr) continue;
+      const RowGroup& group = row.groups[g];
+      const int32_t sinks = shape_.groups[g].geometry.sinks;
+      for (size_t i = 0; i < group.ids.size(); ++i) {
+        const PageId plain = group.ids[i];
+        if (plain == kNoPage) continue;
+        const int32_t begin = static_cast<int32_t>(i) * page;
+        const int32_t end = std::min(begin + page, row.offset);
+        made.push_back({store.pool.get(), kNoPage});
+        const PageId encoded = made.back().id = store.pool->allocate();
+        const auto encode = [&](int32_t from, int32_t to) {
+          if (from < to)
+            store.layout->convert_tokens(*store.plain_layout, store.plain_pool->page(plain),
+                                         store.pool->page(encoded), from - begin, to - from);
+        };
+        // Live positions of the page: sinks, and what the window has not left behind.
+        const int32_t sink_end = std::clamp(sinks, begin, end);
+        encode(begin, sink_end);
+        encode(std::clamp(group.evicted_below, sink_end, end), end);
+      }
+    }
+  } catch (...) {
+    for (auto at = made.rbegin(); at != made.rend(); ++at)
+      if (at->id != kNoPage) at->pool->release(at->id);
+    throw;
+  }
+  auto next = made.begin();
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& store = groups_[g];
     if (store.plain_pool == nullptr) continue;
     RowGroup& group = row.groups[g];
-    const int32_t sinks = shape_.groups[g].geometry.sinks;
     for (size_t i = 0; i < group.ids.size(); ++i) {
       const PageId plain = group.ids[i];
       if (plain == kNoPage) continue;
-      const int32_t begin = static_cast<int32_t>(i) * page;
-      const int32_t end = std::min(begin + page, row.offset);
-      const PageId encoded = store.pool->allocate();
-      const auto encode = [&](int32_t from, int32_t to) {
-        if (from < to)
-          store.layout->convert_tokens(*store.plain_layout, store.plain_pool->page(plain),
-                                       store.pool->page(encoded), from - begin, to - from);
-      };
-      // Live positions of the page: sinks, and what the window has not left behind.
-      const int32_t sink_end = std::clamp(sinks, begin, end);
-      encode(begin, sink_end);
-      encode(std::clamp(group.evicted_below, sink_end, end), end);
-      group.ids[i] = encoded;
-      group.pages[i] = store.pool->page(encoded);
+      group.ids[i] = next->id;
+      group.pages[i] = store.pool->page(next->id);
       store.plain_pool->release(plain);
+      ++next;
       ++pages_converted_;
     }
   }

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file_error.h"
+#include "base/partial_files.h"
 #include "kv/kvk_file.h"
 #include "kv/kvk_header.h"
 #include "kv/row.h"
@@ -20,7 +22,8 @@ constexpr size_t kPreamble = 64;
 // The file beside its final name. Destroyed before publish(), it is removed.
 class Draft {
  public:
-  explicit Draft(const std::filesystem::path& path) : path_(path), draft_(path.string() + ".tmp") {
+  explicit Draft(const std::filesystem::path& path)
+      : path_(path), draft_(fmt::format("{}.{}.tmp", path.string(), ::getpid())), registered_(draft_) {
     fd_ = ::open(draft_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd_ < 0) fail("cannot be created");
   }
@@ -47,6 +50,7 @@ class Draft {
     if (::rename(draft_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
     ::close(fd_);
     fd_ = -1;
+    registered_.keep();
     const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
     if (const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); directory >= 0) {
       ::fsync(directory);
@@ -57,12 +61,11 @@ class Draft {
  private:
   [[noreturn]] void fail(std::string_view what) const {
     const int error = errno;
-    throw_error(error == ENOSPC || error == EDQUOT || error == EFBIG ? ErrorCode::resource_exhausted
-                                                                     : ErrorCode::invalid_input,
-                "{}: {}: {}", path_.string(), what, std::strerror(error));
+    throw_error(file_error(error), "{}: {}: {}", printable(path_.string()), what, std::strerror(error));
   }
   std::filesystem::path path_;
   std::string draft_;
+  PartialFile registered_;
   int fd_ = -1;
 };
 

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "kv/kvk_header.h"
 #include "kv/store_index.h"
 #include "kv/tokens.h"
@@ -85,7 +86,7 @@ fs::path new_entry_path(const fs::path& dir, const StoreIdentity& identity, bool
   const fs::path folder = dir / folder_name(identity) / ns_name(identity.ns);
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw_error(ErrorCode::invalid_input, "{}: {}", folder.string(), error.message());
+  if (error) throw_error(file_error(error.value()), "{}: {}", folder.string(), error.message());
   return fresh_path(folder, saved);
 }
 
@@ -146,7 +147,7 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error || ::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
-    throw_error(ErrorCode::invalid_input,
+    throw_error(error ? file_error(error.value()) : ErrorCode::not_found,
                 "{}: the KV store cannot be used ({}); choose a folder that can be written",
                 options_.dir.string(), error ? error.message() : std::string("not writable"));
   index_ = std::make_unique<StoreIndex>(options_.dir);
@@ -157,7 +158,8 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
     const StoreLock lock(options_.dir, LOCK_EX | LOCK_NB);
     if (lock.held())
       visit_files(options_.dir, 2, [](const fs::path& path) {
-        if (path.native().ends_with(".kvk.tmp")) ::unlink(path.c_str());
+        const std::string& name = path.native();
+        if (name.ends_with(".tmp") && name.find(".kvk.") != std::string::npos) ::unlink(path.c_str());
       });
   }
   // The index against the files of this identity. Headers are read for new files only.

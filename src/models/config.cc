@@ -116,7 +116,10 @@ void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfi
                     printable(kind));
       sliding = kind == "sliding_attention";
     }
-    if (sliding && width > 0) layer.window = static_cast<int>(width);
+    if (sliding && width == 0)
+      throw_error(ErrorCode::invalid_input, "{}: layer {} slides, but sliding_window is {}", f.where(), i,
+                  f.has("sliding_window") ? "0" : "missing");
+    if (sliding) layer.window = static_cast<int>(width);
     if (traits.has_rope && !traits.has_rope(i, sliding)) {
       layer.rope = -1;
       continue;
@@ -172,6 +175,15 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
   if (f.flag("rope_traditional", false)) m.rope_layout = ops::RopeLayout::interleaved;
   if (m.layers > 10000) f.reject("num_hidden_layers", "at most 10000");
   m.layer.resize(static_cast<size_t>(m.layers));
+  if (const int64_t shared = f.size("num_kv_shared_layers", 0); shared >= m.layers)
+    throw_error(
+        ErrorCode::invalid_input,
+        "{}: num_kv_shared_layers is {}, expected less than the {} layers that num_hidden_layers says", where,
+        shared, m.layers);
+  else if (shared > 0)
+    throw_error(ErrorCode::unsupported,
+                "{}: num_kv_shared_layers is {}: no layer of {} models reads another's keys and values here",
+                where, shared, m.model_type);
   m.drop = {R"(rotary_emb\.inv_freq$)",
             R"(^(model\.)?(vision_tower|multi_modal_projector|visual|vision_model|audio_tower)\.)"};
 

@@ -127,6 +127,51 @@ TEST(Config, Refusals) {
               testing::HasSubstr("use_bidirectional_attention"));
   EXPECT_THAT(message_of(synth_config("qwen3_moe", "tiny", {{"num_experts_per_tok", 9}})),
               testing::HasSubstr("more than the 8 experts"));
+  EXPECT_THAT(message_of(synth_config("qwen3_moe", "tiny", {{"num_experts_per_tok", 0}})),
+              testing::HasSubstr("num_experts_per_tok is 0"));
+  EXPECT_THAT(message_of(llama({{"rope_theta", 0}, {"rope_parameters", nullptr}})),
+              testing::HasSubstr("rope_theta is 0"));
+  EXPECT_THAT(message_of(llama({{"num_attention_heads", 2147483648}})),
+              testing::HasSubstr("num_attention_heads is 2147483648"));
+  EXPECT_THAT(message_of(llama({{"rms_norm_eps", nullptr}, {"hidden_size", "64"}})),
+              testing::HasSubstr("hidden_size is \"64\""));
+  EXPECT_THAT(message_of(json{{"model_type", 3}}), testing::HasSubstr("model_type is 3"));
+  EXPECT_THAT(message_of(json{{"model_type", "llama"}, {"text_config", 3}}),
+              testing::HasSubstr("text_config is 3"));
+}
+
+// A window must be one, and only layers that exist can share keys and values.
+TEST(Config, WindowsAndSharedLayers) {
+  const auto gemma = [](const json& change) {
+    return message_of(synth_config("gemma3_text", "tiny", change));
+  };
+  EXPECT_THAT(gemma({{"sliding_window", -1}}), testing::HasSubstr("sliding_window is -1, expected a whole"));
+  EXPECT_THAT(gemma({{"sliding_window", 0}}), testing::HasSubstr("layer 0 slides, but sliding_window is 0"));
+  EXPECT_EQ(gemma({{"sliding_window", 0}, {"sliding_window_pattern", 1}}), "accepted");  // no layer slides
+  EXPECT_THAT(
+      message_of(synth_config("qwen2", "tiny", {{"sliding_window", -7}, {"use_sliding_window", true}})),
+      testing::HasSubstr("sliding_window is -7"));
+  const json sliding = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  EXPECT_THAT(message_of(llama({{"layer_types", sliding}})),
+              testing::HasSubstr("layer 1 slides, but sliding_window is missing"));
+  EXPECT_THAT(message_of(llama({{"layer_types", sliding}, {"sliding_window", 0}})),
+              testing::HasSubstr("layer 1 slides, but sliding_window is 0"));
+  EXPECT_EQ(message_of(llama({{"layer_types", sliding}, {"sliding_window", 6}})), "accepted");
+  // Where the publisher's class has a width of its own, that is meant.
+  EXPECT_EQ(parse_config(synth_config("olmo3", "tiny", {{"sliding_window", nullptr}}), nullptr, "c")
+                .layer[0]
+                .window,
+            4096);
+
+  for (const int64_t shared : {4, 5, 2147483647})
+    EXPECT_THAT(message_of(llama({{"num_kv_shared_layers", shared}})),
+                testing::AllOf(testing::HasSubstr(fmt::format("num_kv_shared_layers is {}", shared)),
+                               testing::HasSubstr("less than the 4 layers")));
+  EXPECT_THAT(message_of(llama({{"num_kv_shared_layers", -1}})),
+              testing::HasSubstr("num_kv_shared_layers is -1"));
+  EXPECT_THAT(message_of(llama({{"num_kv_shared_layers", 2}})),
+              testing::HasSubstr("num_kv_shared_layers is 2"));
+  EXPECT_EQ(message_of(llama({{"num_kv_shared_layers", 0}})), "accepted");
 }
 
 TEST(Profiles, LadderOfFamilies) {

@@ -240,6 +240,7 @@ void olmo3(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   olmo2(f, m, t);
   t.rope.theta = 5e5;
   t.local_rope = true;
+  t.window = 4096;
   full_every(4, t);
 }
 

@@ -145,6 +145,7 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
     t["rope_scaling"] = scaling;
   }
   m.copy_count("attention.sliding_window", t, "sliding_window");
+  m.copy_count("attention.shared_kv_layers", t, "num_kv_shared_layers");
   m.copy_real("attn_logit_softcapping", t, "attn_logit_softcapping");
   m.copy_real("final_logit_softcapping", t, "final_logit_softcapping");
   m.copy_count("expert_count", t, "num_experts");

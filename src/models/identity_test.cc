@@ -188,6 +188,85 @@ TEST(Identity, RecordsDoNotDependOnOrderNestingOrTheFormOfRope) {
   EXPECT_EQ(record(old_form).ropes.at("full_attention").theta, 5e5);
 }
 
+// A record in the words of config.json.
+json canonical(const CanonicalRecord& r) {
+  const auto sizes = [](const std::optional<formats::MlxQuantization>& q) -> json {
+    if (!q) return false;
+    return {{"bits", q->bits},
+            {"group_size", q->group_size},
+            {"mode", std::string(formats::name(q->mode)).substr(4)}};
+  };
+  json out = {{"model_type", r.model_type},
+              {"layer_types", r.layer_types},
+              {"hidden_size", r.hidden_size},
+              {"head_dim", r.head_dim},
+              {"global_head_dim", r.global_head_dim},
+              {"num_attention_heads", r.heads},
+              {"num_key_value_heads", r.kv_heads},
+              {"num_global_key_value_heads", r.global_kv_heads},
+              {"attention_k_eq_v", r.attention_k_eq_v},
+              {"num_kv_shared_layers", r.kv_shared_layers},
+              {"enable_moe_block", r.enable_moe_block},
+              {"num_experts", r.experts},
+              {"top_k_experts", r.top_k_experts},
+              {"num_experts_per_tok", r.top_k_experts},
+              {"hidden_size_per_layer_input", r.hidden_size_per_layer_input},
+              {"sliding_window", r.sliding_window},
+              {"final_logit_softcapping", r.final_softcap ? json(*r.final_softcap) : json()},
+              {"num_hidden_layers", r.layers},
+              {"intermediate_size", r.intermediate_size},
+              {"moe_intermediate_size", r.moe_intermediate_size},
+              {"vocab_size", r.vocab_size},
+              {"rms_norm_eps", r.epsilon},
+              {"tie_word_embeddings", r.tie},
+              {"hidden_activation", r.activation},
+              {"dtype", r.dtype}};
+  for (const auto& [kind, rope] : r.ropes)
+    out["rope_parameters"][kind] = {{"rope_type", rope.type},
+                                    {"rope_theta", rope.theta},
+                                    {"partial_rotary_factor", rope.partial},
+                                    {"factor", rope.factor}};
+  if (r.weights) {
+    out["quantization"] = sizes(r.weights);
+    for (const auto& [path, q] : r.weight_overrides) out["quantization"][path] = sizes(q);
+  }
+  return out;
+}
+
+// S1: what a record says, read again, is the record.
+TEST(Identity, TheCanonicalRecordIsIdempotent) {
+  const auto same = [](const json& config, const json& kv_config, const std::string& what) {
+    const CanonicalRecord first = record(config, kv_config);
+    json kv;
+    if (first.kv_quant) {
+      kv = json::array();
+      for (const KvQuant& q : *first.kv_quant)
+        kv.push_back({{"layer_idx", q.layer}, {"bits", q.bits}, {"group_size", q.group_size}});
+    }
+    const CanonicalRecord again = record(json::parse(canonical(first).dump()), kv);
+    EXPECT_EQ(again, first) << what;
+    EXPECT_EQ(specialization_fingerprint_text(again), specialization_fingerprint_text(first)) << what;
+  };
+  same(tiny_a(), kTinyKv, "tiny A");
+  same(tiny_a(), nullptr, "tiny A without kv_config");
+  same(tiny_a(), json::array(), "tiny A with an empty kv_config");
+  same({{"model_type", "gemma4"}, {"text_config", tiny_a()}}, kTinyKv, "wrapped");
+  json excluded = tiny_a();
+  excluded["quantization"]["lm_head"] = false;
+  excluded["quantization"]["mode"] = "affine";
+  same(excluded, nullptr, "a module that is not quantized");
+  json flat = synth_config("llama", "tiny");
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters"}) flat.erase(key);
+  flat["rope_theta"] = 12345.678;
+  flat["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 1.0 / 3}};
+  same(flat, nullptr, "the old form of rope");
+  for (const std::string& family : synth_families())
+    for (const std::string& size : synth_sizes()) {
+      if (family == "ministral3" && size == "tiny") continue;  // has no such size
+      same(synth_config(family, size), nullptr, family + " " + size);
+    }
+}
+
 TEST(Identity, OnlySnapshotsOfTheCacheAreEvidence) {
   const TestFolder temporary("cache");
   const fs::path& root = temporary.path();

@@ -139,6 +139,44 @@ TEST(RopeConfig, Refusals) {
   required.partial_required = true;
   EXPECT_THAT(message({{"rope_theta", 1e4}}, 64, required), testing::HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(message({{"rope_theta", -1}}, 64), testing::HasSubstr("rope_theta is -1"));
+  EXPECT_THAT(message({{"rope_theta", 0}}, 64), testing::HasSubstr("rope_theta is 0"));
+  EXPECT_THAT(message({{"partial_rotary_factor", 1.5}}, 64), testing::HasSubstr("at most 1"));
+  // Length rules that lack a part, or have one of the wrong length or sign.
+  const auto scaled = [&](json scaling, json more = json::object()) {
+    more["rope_scaling"] = std::move(scaling);
+    more["max_position_embeddings"] = 4096;
+    return message(more, 8);
+  };
+  const json three = {1, 1, 1}, four = {1, 1, 1, 1};
+  EXPECT_THAT(scaled({{"type", "longrope"}}), testing::HasSubstr("long_factor is missing"));
+  // One list stands for both, but not where the publisher wants the two.
+  EXPECT_EQ(scaled({{"type", "longrope"}, {"short_factor", four}}), "accepted");
+  RopeDefaults phi3;
+  phi3.phi3_names = true;
+  const auto one_list = [&](const char* which) -> json {
+    return {{"max_position_embeddings", 4096}, {"rope_scaling", {{"type", "su"}, {which, four}}}};
+  };
+  EXPECT_THAT(message(one_list("short_factor"), 8, phi3), testing::HasSubstr("long_factor is missing"));
+  EXPECT_THAT(message(one_list("long_factor"), 8, phi3), testing::HasSubstr("short_factor is missing"));
+  EXPECT_THAT(scaled({{"type", "longrope"},
+                      {"short_factor", four},
+                      {"long_factor", three},
+                      {"original_max_position_embeddings", 64}}),
+              testing::HasSubstr("long_factor has 3 entries, expected 4"));
+  EXPECT_THAT(scaled({{"type", "longrope"},
+                      {"short_factor", {1, 1, 0, 1}},
+                      {"long_factor", four},
+                      {"original_max_position_embeddings", 64}}),
+              testing::HasSubstr("numbers above 0"));
+  EXPECT_THAT(scaled({{"rope_type", "llama3"},
+                      {"factor", 8},
+                      {"low_freq_factor", 4},
+                      {"high_freq_factor", 1},
+                      {"original_max_position_embeddings", 64}}),
+              testing::HasSubstr("high_freq_factor is 1, expected a number above low_freq_factor"));
+  EXPECT_THAT(scaled({{"rope_type", "yarn"}, {"factor", "x"}}), testing::HasSubstr("factor is \"x\""));
+  EXPECT_THAT(scaled({{"rope_type", "linear"}, {"factor", -2}}), testing::HasSubstr("factor is -2"));
+  EXPECT_THAT(scaled("linear"), testing::HasSubstr("rope_scaling is \"linear\""));
   EXPECT_THAT(message({{"rope_parameters", {{"sliding_attention", {{"rope_type", "default"}}}}}}, 64),
               testing::HasSubstr("full_attention"));
 }

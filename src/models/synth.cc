@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/partial_files.h"
 #include "formats/gguf_writer.h"
 #include "formats/random_rows.h"
 #include "formats/safetensors_writer.h"
@@ -196,6 +197,11 @@ void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
   config["torch_dtype"] = plain == StorageFormat::f32   ? "float32"
                           : plain == StorageFormat::f16 ? "float16"
                                                         : "bfloat16";
+  PartialFile made, weights;  // until the checkpoint is whole
+  if (!std::filesystem::exists(out)) {
+    made.watch(out);
+    weights.watch(out / "model.safetensors");
+  }
   std::filesystem::create_directories(out);
   formats::write_safetensors_model(out, std::move(tensors), {{"format", mlx ? "mlx" : "pt"}});
   write_file_atomically(out / "config.json", config.dump(2) + "\n");

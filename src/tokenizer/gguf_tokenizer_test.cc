@@ -157,10 +157,32 @@ TEST(Gguf, Refuses) {
   d = small_gpt2();
   d.merges[1] = "nospace";
   EXPECT_THAT(error_of([&] { Tokenizer::from_gguf(d); }), HasSubstr("merge 1"));
+  d = small_llama();
+  d.token_types.pop_back();
+  EXPECT_THAT(error_of([&] { Tokenizer::from_gguf(d); }), HasSubstr("15 entries for 16 tokens"));
+  d = small_llama();
+  const std::string longest(65'537, 'x');
+  d.tokens[9] = longest;
+  EXPECT_THAT(error_of([&] { Tokenizer::from_gguf(d); }),
+              HasSubstr("token 9 has 65537 bytes, the limit is 65536"));
+  d.tokens[9].remove_suffix(1);
+  EXPECT_EQ(error_of([&] { Tokenizer::from_gguf(d); }), "no error");
+  d = small_gpt2();
+  d.merges.clear();
+  EXPECT_THAT(error_of([&] { Tokenizer::from_gguf(d); }), HasSubstr("merges"));
   d = small_gpt2();
   d.bos = 99;
   const Tokenizer t = Tokenizer::from_gguf(d);
   EXPECT_THAT(t.warnings(), ElementsAre(HasSubstr("bos_token_id = 99")));
+}
+
+TEST(Gguf, EmptyTokensGetTextsOfTheirOwn) {
+  GgufTokenizerData d = small_gpt2();
+  d.tokens[10] = d.tokens[12] = "";
+  const Tokenizer t = Tokenizer::from_gguf(d);
+  EXPECT_EQ(t.piece(10), "[EMPTY_10]");
+  EXPECT_EQ(t.piece(12), "[EMPTY_12]");
+  EXPECT_THAT(t.encode("he"), ElementsAre(5));
 }
 
 TEST(Gguf, EndOfGenerationByText) {

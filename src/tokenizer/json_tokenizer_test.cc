@@ -208,6 +208,16 @@ std::string error_of(const json& tokenizer) {
   return "no error";
 }
 
+std::string encode_error(const json& tokenizer, const std::string& text) {
+  const Tokenizer t = load(tokenizer);
+  try {
+    t.encode(text);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
 TEST(JsonTokenizer, Refuses) {
   const json good = small(json::array());
   json t = good;
@@ -240,6 +250,27 @@ TEST(JsonTokenizer, Refuses) {
   EXPECT_THAT(error_of(t), HasSubstr("model.unk_id"));
   t["model"] = {{"type", "BPE"}, {"vocab", {{"a", -1}}}, {"merges", json::array()}};
   EXPECT_THAT(error_of(t), HasSubstr("model.vocab.a"));
+  t["model"]["vocab"] = {{"a", 0}, {std::string(65'537, 'b'), 1}};
+  EXPECT_THAT(error_of(t), HasSubstr("65536"));
+  t["model"]["vocab"] = {{"a", 4294967296}};
+  EXPECT_THAT(error_of(t), HasSubstr("model.vocab.a"));
+  t["model"]["vocab"] = {{"a", 0}};
+  for (const json& merge : {json("a"), json({"a"}), json({"a", 3}), json(7), json({"a", "a", "a"})}) {
+    t["model"]["merges"] = json::array({merge});
+    EXPECT_NE(error_of(t), "no error") << merge;
+  }
+  // A vocabulary whose unknown token is not in it has no answer for what it does not know.
+  t["model"] = {{"type", "WordPiece"},
+                {"vocab", {{"a", 0}}},
+                {"unk_token", "[UNK]"},
+                {"continuing_subword_prefix", "##"},
+                {"max_input_chars_per_word", 100}};
+  EXPECT_THAT(load(t).encode("a"), ElementsAre(0));
+  EXPECT_THAT(encode_error(t, "b"), HasSubstr("[UNK]"));
+  t["model"] = {{"type", "WordLevel"}, {"vocab", {{"a", 0}}}, {"unk_token", "<none>"}};
+  EXPECT_THAT(encode_error(t, "b"), HasSubstr("<none>"));
+  t["model"] = {{"type", "Unigram"}, {"vocab", json::parse(R"([["a", -1.0]])")}, {"unk_id", nullptr}};
+  EXPECT_NE(encode_error(t, "b"), "no error");
   t = good;
   json deep = {{"type", "NFC"}};
   for (int i = 0; i < 20; ++i) deep = {{"type", "Sequence"}, {"normalizers", {deep}}};

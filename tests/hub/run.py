@@ -864,6 +864,44 @@ def test_rm_everything(folder):
     place.close()
 
 
+def test_read_only(folder):
+    """A cache that may be read and not written (as root: by somebody else)."""
+    place = Place(folder)
+    commit = place.hub.add("org/name", {"m.gguf": synth("gguf-q8_0", folder)})
+    place.hub.add("org/other", {"m.gguf": synth("gguf-q8_0", folder)})
+    check(place.get("org/name").returncode == 0, "a model is fetched")
+    program = shutil.copy(KVASIR, os.path.join(place.folder, "kvasir"))
+    locked = []
+    for base, folders, _ in os.walk(place.cache):
+        locked.append(base)
+    for path in (folder, place.folder):
+        os.chmod(path, 0o755)
+    for path in locked:
+        os.chmod(path, 0o555)
+
+    def somebody():
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+
+    def run(*args):
+        env = dict(place.env, TMPDIR="/tmp")
+        return subprocess.run([program, *map(str, args)], capture_output=True, env=env, preexec_fn=somebody, cwd="/", timeout=120)
+    before = sorted(os.listdir(place.cache))
+    for args in (["get", "org/other"], ["get", "org/other/m.gguf"], ["rm", "org/name", "--yes"]):
+        result = run(*args)
+        text = result.stderr.decode()
+        check(result.returncode == 1 and text.startswith("kvasir: " + place.cache) and "Permission denied" in text.splitlines()[0], f"{' '.join(args)}: {result.returncode} {text[:300]}")
+    check(sorted(os.listdir(place.cache)) == before and place.blobs("org/name") != [], "nothing is changed")
+    for args in (["get", "org/name"], ["get", "org/name", "--offline"], ["ls"], ["fit", "org/name"], ["inspect", "org/name"]):
+        result = run(*args)
+        check(result.returncode == 0, f"{' '.join(args)} needs no right to write: {result.returncode} {result.stderr[:300]}")
+    check(place.whole("org/name", commit, "m.gguf", synth("gguf-q8_0", folder)), "and it is what it was")
+    for path in locked:
+        os.chmod(path, 0o755)
+    place.close()
+
+
 def test_starters(folder):
     """Short names: every flag does what it says, or is refused."""
     place = Place(folder)

@@ -220,6 +220,15 @@ TEST(JinjaTemplate, HostileTemplatesHitALimitQuickly) {
   }
 }
 
+TEST(JinjaTemplate, SourcesHaveALimit) {
+  Limits limits;
+  EXPECT_EQ(limits.source_bytes, size_t{4} << 20);
+  EXPECT_TRUE(run(std::string(limits.source_bytes, 'x'), Json::object(), limits).ok);
+  const Outcome got = run(std::string(limits.source_bytes + 1, 'x'), Json::object(), limits);
+  EXPECT_EQ(got.kind, FailureKind::limit);
+  EXPECT_NE(got.text.find("4194305 bytes, more than 4194304 (limit)"), std::string::npos) << got.text;
+}
+
 TEST(JinjaTemplate, DeepValuesAreDestroyedWithoutRecursion) {
   // A chain of 100,000 lists, made and dropped.
   const Outcome got =

@@ -1,0 +1,32 @@
+// Files and folders that are not whole yet, so that a signal which ends the process takes them along.
+#pragma once
+
+#include <filesystem>
+
+namespace kvasir {
+
+// From now to its destruction (or keep()), `path` goes with the process: remove_partial_files() unlinks it,
+// or removes it if it is an empty folder. Registers nothing when 256 are registered already or the path is
+// longer than 4095 bytes: then the owner's own destructor is all there is. Removes nothing itself.
+class PartialFile {
+ public:
+  PartialFile() = default;
+  explicit PartialFile(const std::filesystem::path& path) { watch(path); }
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+  ~PartialFile() { keep(); }
+  void watch(const std::filesystem::path& path);  // of one that was made without a path
+  void keep();
+
+ private:
+  int slot_ = -1;
+};
+
+// Async-signal-safe; the last registered goes first.
+void remove_partial_files();
+
+// SIGINT, SIGTERM and SIGHUP (those that are not ignored) remove partial files and end the process with 128 +
+// the signal.
+void install_ending_signals();
+
+}  // namespace kvasir
