@@ -131,6 +131,22 @@ bool SpillQueue::drop_oldest() {
   return reap();
 }
 
+void SpillQueue::cancel(std::string_view key) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto at = line_.begin(); at != line_.end();)
+      if ((*at)->action == nullptr && (*at)->key == key) {
+        const auto index = at - line_.begin();
+        drop(at);
+        at = line_.begin() + index;
+      } else {
+        ++at;
+      }
+    if (writing_ != nullptr && writing_->action == nullptr && writing_->key == key) abandon_ = true;
+  }
+  reap();
+}
+
 bool SpillQueue::idle() const {
   const std::lock_guard lock(mutex_);
   return line_.empty() && writing_ == nullptr;

@@ -72,6 +72,9 @@ class SpillQueue {
   // step. False: there is none.
   bool drop_oldest();
 
+  // Drops the snapshots of this key that wait; one that is being written ends at its next step.
+  void cancel(std::string_view key);
+
   bool idle() const;  // nothing waits, nothing is written
   struct Stats {
     size_t pending = 0;          // snapshots that wait or are being written

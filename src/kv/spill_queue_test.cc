@@ -348,6 +348,7 @@ TEST(SpillQueue, RandomPrograms) {
             break;
           case 2:
             if (random() % 4 == 0) queue.drop_oldest();
+            if (random() % 4 == 0) queue.cancel(std::to_string(1000 * (random() % 60)));
             break;
           case 3:
             if (random() % 4 == 0) {

@@ -6,7 +6,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -359,14 +361,14 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
 }
 
 void DiskStore::save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                     const Sequence& sequence, std::string_view metadata) {
+                     const Sequence& sequence, std::string_view metadata, const WriteWatch& watch) {
   if (name.empty() || name.size() > 200 || name.find('\0') != std::string_view::npos)
     throw_error(ErrorCode::invalid_input, "'{}' is no name for a conversation: expected 1 to 200 characters",
                 printable(name));
   if (metadata.size() > size_t{32} << 20)
     throw_error(ErrorCode::invalid_input, "conversation '{}': {} bytes of metadata are more than 32 MiB",
                 printable(name), metadata.size());
-  const fs::path path = write(name, ns, tokens, sequence, metadata, {}).path;
+  const fs::path path = write(name, ns, tokens, sequence, metadata, watch).path;
   const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
     if (entry.name == name && entry.path != path) erase(entry);
@@ -410,7 +412,10 @@ bool DiskStore::remove_named(std::string_view name) {
   const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
     if (entry.name == name) {
-      erase(entry);
+      if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
+        throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", entry.path.string(),
+                    std::strerror(errno));
+      index_->erase(entry.path);
       removed = true;
     }
   return removed;

@@ -88,13 +88,14 @@ class DiskStore {
   // load throws Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file},
   // KvPoolExhausted.
   void save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-            const Sequence& sequence, std::string_view metadata);
+            const Sequence& sequence, std::string_view metadata, const WriteWatch& watch = {});
   struct Conversation {
     std::vector<int32_t> tokens;
     std::string metadata;
     Sequence sequence;
   };
   Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr);
+  // False when there is none. Throws Error{invalid_input} when a file cannot be removed.
   bool remove_named(std::string_view name);
 
   std::vector<StoreEntry> entries();  // of this identity, least recently used first
