@@ -333,7 +333,16 @@ class Conversation {
                             {"stores", d->stores},
                             {"failed_stores", d->failed_stores},
                             {"evictions", d->evictions},
-                            {"dropped", d->dropped}};
+                            {"dropped", d->dropped},
+                            {"longest_durable_prefix_tokens", d->longest_prefix}};
+      if (const auto w = model_.engine().prefixes()->write_stats())
+        prefixes["disk"].update({{"spills", w->spills},
+                                 {"demotions", w->demotions},
+                                 {"pending_snapshots", w->pending_snapshots},
+                                 {"pending_spills", w->pending_spills},
+                                 {"pending_spill_bytes", w->pending_spill_bytes},
+                                 {"dropped_spills", w->dropped_spills},
+                                 {"failed_spills", w->failed_spills}});
     }
     if (flags_.json) {
       print_json({{"context_used", context_.tokens.size()}, {"pools", pools}, {"prefixes", prefixes}});
@@ -351,6 +360,14 @@ class Conversation {
                   prefixes["entries"].get<int>(), prefixes["bytes"].get<double>() / 1e6,
                   prefixes["hits"].get<int>(), prefixes["hit_tokens"].get<int>(),
                   prefixes["misses"].get<int>(), prefixes["evictions"].get<int>());
+    if (prefixes.contains("disk")) {
+      const Json& disk = prefixes["disk"];
+      std::printf(
+          "on disk: %d prompts, %.1f MB; %d restored, %d written, %d to be written, %d given up, %d failed\n",
+          disk["entries"].get<int>(), disk["bytes"].get<double>() / 1e6, disk["restores"].get<int>(),
+          disk["stores"].get<int>(), disk["pending_snapshots"].get<int>() + disk["pending_spills"].get<int>(),
+          disk["dropped_spills"].get<int>(), disk["failed_spills"].get<int>());
+    }
   }
 
   void report(const engine::TextOutcome& result, const std::string& said, const std::string& thought) const {

@@ -103,7 +103,7 @@ void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
            fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also));
   CLI::App& group = *command.get_option_group("Prefixes");
   add_text(group, "--prompt-cache-disk", disk, "SIZE",
-           "Disk, for example 8G, for earlier prompts that memory gives up; later runs find them");
+           "Disk, for example 8G, for earlier prompts: written in the background, found by later runs");
   group.add_flag("--kv-verify", verify, "Compare the hashes of prompts that come from disk");
 }
 

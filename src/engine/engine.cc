@@ -81,6 +81,9 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
                                                  cache.capacity, engine->ledger_.get());
   if (options.prefix_cache) {
     std::unique_ptr<kv::DiskStore> disk;
+    const kv::WriteBehind::Options writing{.pinned_bytes = options.prefix_disk.pinned_bytes,
+                                           .closing = options.prefix_disk.closing,
+                                           .warn = options.prefix_disk.warn};
     if (options.prefix_disk.bytes > 0) {
       kv::DiskStore::Options store = store_options(*engine->model_, report.kv_key, path.filename().string());
       store.dir = options.prefix_disk.folder;
@@ -91,7 +94,7 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
     }
     engine->prefixes_ = std::make_unique<PrefixCache>(*engine->cache_, engine->model_->numerics_key().hex(),
                                                       cache.bytes.limit_bytes, options.snapshot_interval,
-                                                      std::move(disk), engine->team_.get());
+                                                      std::move(disk), engine->team_.get(), writing);
   }
   engine->builder_ = std::make_unique<StepBuilder>(*engine->model_);
   return engine;
@@ -307,8 +310,12 @@ bool Engine::serve(const NextRequest& next, const RequestDone& done, const std::
   std::vector<std::unique_ptr<Row>> rows;
   size_t arrived = 0;
   bool more = true;
+  const auto idle = [&] {
+    if (prefixes_ != nullptr) prefixes_->idle();
+  };
   while (true) {
     if (cancelled && cancelled()) {
+      idle();
       for (const auto& row : rows) {
         row->outcome.reason = FinishReason::cancelled;
         done(row->number, std::move(row->outcome));
@@ -323,7 +330,14 @@ bool Engine::serve(const NextRequest& next, const RequestDone& done, const std::
       rows.push_back(std::make_unique<Row>(arrived++, std::move(*request)));
       rows.back()->admitted = Row::Clock::now();
     }
-    if (rows.empty()) return true;
+    if (rows.empty()) {
+      idle();
+      return true;
+    }
+    // No token waits for the prompt cache's disk.
+    if (prefixes_ != nullptr)
+      prefixes_->be_patient(std::none_of(rows.begin(), rows.end(),
+                                         [](const auto& row) { return !row->outcome.tokens.empty(); }));
     start_rows(rows);
     step(rows);
     for (const auto& row : rows)

@@ -49,8 +49,12 @@ struct EngineOptions {
   struct PrefixDisk {
     std::filesystem::path folder;
     uint64_t bytes = 0;
-    bool verify = false;                           // compare the hashes of what is restored
-    std::function<void(const std::string&)> warn;  // one line: what could not be written or read
+    bool verify = false;  // compare the hashes of what is restored
+    // Pages that may be held only because they are not written yet (kv/spill_queue.h).
+    size_t pinned_bytes = kv::SpillQueue::kDefaultCap;
+    std::chrono::milliseconds closing{120000};  // at most so long does the end of the engine write
+    // One line: what could not be written or read. Also called by the thread that writes.
+    std::function<void(const std::string&)> warn;
   };
   PrefixDisk prefix_disk;
 };
@@ -132,6 +136,7 @@ class Engine {
   models::Model& model() { return *model_; }
   kv::KvCache& cache() { return *cache_; }
   const PrefixCache* prefixes() const { return prefixes_.get(); }  // null: not asked for
+  PrefixCache* prefixes() { return prefixes_.get(); }
   program::CpuExecutor& executor() { return *executor_; }
   const MemoryLedger& ledger() const { return *ledger_; }
   MemoryLedger& ledger() { return *ledger_; }

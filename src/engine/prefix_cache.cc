@@ -13,7 +13,8 @@ constexpr std::string_view kBase;  // the namespace of no adapters; the store's 
 }  // namespace
 
 PrefixCache::PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, int64_t interval,
-                         std::unique_ptr<kv::DiskStore> disk, ThreadTeam* team)
+                         std::unique_ptr<kv::DiskStore> disk, ThreadTeam* team,
+                         kv::WriteBehind::Options writing)
     : cache_(cache),
       disk_(std::move(disk)),
       team_(team),
@@ -21,31 +22,37 @@ PrefixCache::PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, 
       key_(std::move(key)),
       interval_(interval),
       page_(cache.shape().page_tokens) {
-  cache.on_pressure([this] { return tree_.yield(); });
-  if (disk_ != nullptr)
-    tree_.on_evict([this](std::string_view, std::span<const int32_t> tokens, const kv::Sequence& sequence) {
-      keep_on_disk(tokens, sequence);
-    });
+  if (disk_ != nullptr) {
+    writing.ns = [](std::string_view) { return std::string(kBase); };
+    writing_ = std::make_unique<kv::WriteBehind>(*disk_, tree_, std::move(writing));
+  }
+  cache.on_pressure([this] { return writing_ != nullptr ? writing_->relieve() : tree_.yield(); });
 }
 
 PrefixCache::~PrefixCache() {
+  writing_.reset();  // writes what is left
   cache_.on_pressure(nullptr);
-  if (disk_ == nullptr) return;
-  // The last used first, as far as the store's cap goes: it would evict what comes after.
-  uint64_t bytes = 0;
-  tree_.each_point([&](std::string_view, std::span<const int32_t> tokens, const kv::Sequence& sequence) {
-    bytes += sequence.physical_bytes();
-    if (bytes <= disk_->cap_bytes()) keep_on_disk(tokens, sequence);
-    return bytes < disk_->cap_bytes();
-  });
 }
 
-void PrefixCache::keep_on_disk(std::span<const int32_t> tokens, const kv::Sequence& sequence) {
-  try {
-    if (!disk_->serves(kBase, tokens)) disk_->put(kBase, tokens, sequence);
-  } catch (const Error&) {
-    // put() has warned of what it could not write; without an index this prefix is computed again.
-  }
+void PrefixCache::be_patient(bool patient) {
+  if (writing_ != nullptr) writing_->be_patient(patient);
+}
+
+void PrefixCache::idle() {
+  if (writing_ != nullptr) writing_->idle();
+}
+
+kv::WriteBehind::Flushed PrefixCache::flush(std::chrono::milliseconds limit) {
+  return writing_ != nullptr ? writing_->flush(limit) : kv::WriteBehind::Flushed{.durable = true};
+}
+
+size_t PrefixCache::demote_idle(std::chrono::milliseconds unused) {
+  return writing_ != nullptr ? writing_->demote_idle(unused) : 0;
+}
+
+size_t PrefixCache::relieve_pressure(size_t bytes) {
+  if (writing_ != nullptr) return writing_->relieve_pressure(bytes);
+  return tree_.relieve(bytes, [](auto&&...) { return true; });
 }
 
 int32_t PrefixCache::peek(std::span<const int32_t> prompt) const {
@@ -75,6 +82,11 @@ std::optional<kv::Sequence> PrefixCache::take(std::span<const int32_t> prompt, i
 std::optional<kv::DiskStore::Stats> PrefixCache::disk_stats() const {
   if (disk_ == nullptr) return std::nullopt;
   return disk_->stats();
+}
+
+std::optional<kv::WriteBehind::Stats> PrefixCache::write_stats() const {
+  if (writing_ == nullptr) return std::nullopt;
+  return writing_->stats();
 }
 
 std::vector<int32_t> PrefixCache::stops(int32_t reused, int32_t length, int32_t stable) const {
@@ -109,10 +121,15 @@ void PrefixCache::stored(std::span<const int32_t> tokens, const kv::Sequence& se
   bool point = stage == Stage::finished || (ahead != stops.begin() && *(ahead - 1) == length);
   stops.erase(stops.begin(), ahead);
   if (tree_.needs_points()) point = point || (interval_ > 0 && length % interval_ == 0);
-  if (point)
-    tree_.put(key_, tokens, sequence);
-  else if (stage == Stage::prefill && !tree_.needs_points())
+  if (point) {
+    if (tree_.put(key_, tokens, sequence)) {
+      if (writing_ != nullptr) writing_->mark(key_, tokens, sequence);
+    } else if (writing_ != nullptr && stage == Stage::finished) {
+      writing_->write(key_, tokens, sequence);
+    }
+  } else if (stage == Stage::prefill && !tree_.needs_points()) {
     tree_.publish(key_, tokens, sequence);  // pages without a resume point are of no use where one is needed
+  }
 }
 
 }  // namespace kvasir::engine

@@ -8,11 +8,13 @@
 // prompt again), the end of its stable part (what the next turn keeps of it), its end, every `interval`
 // tokens, and the end of the turn.
 //
-// With a store, resume points that memory gives up are written to it before their pages go, and those that
-// are left when the cache is closed as well; take() finds them again, also those of earlier runs of the same
-// model and settings. What cannot be written or read is computed: a warning, never another answer.
+// With a store, resume points are written to it in the background (kv/write_behind.h): those that memory
+// gives up, and all of them when the engine has nothing to do and when the cache is closed. take() finds them
+// again, also those of earlier runs of the same model and settings. What could not be written or read is
+// computed: a warning or a count, never another answer.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,15 +25,18 @@
 #include "base/thread_team.h"
 #include "kv/prefix_tree.h"
 #include "kv/store.h"
+#include "kv/write_behind.h"
 
 namespace kvasir::engine {
 
 class PrefixCache {
  public:
   // `key`: everything that stored bytes depend on besides tokens (the NumericsKey). `interval` 0: none.
-  // `disk` may be null; `team` (may be null) shares the copying of what is restored from it.
+  // `disk` may be null; `team` (may be null) shares the copying of what is restored from it; `writing.ns` is
+  // not used.
   PrefixCache(kv::KvCache& cache, std::string key, size_t cap_bytes, int64_t interval,
-              std::unique_ptr<kv::DiskStore> disk = nullptr, ThreadTeam* team = nullptr);
+              std::unique_ptr<kv::DiskStore> disk = nullptr, ThreadTeam* team = nullptr,
+              kv::WriteBehind::Options writing = {});
   ~PrefixCache();
 
   // Tokens of the prompt that are there; at most all but one.
@@ -55,16 +60,28 @@ class PrefixCache {
   void stored(std::span<const int32_t> tokens, const kv::Sequence& sequence, std::vector<int32_t>& stops,
               Stage stage);
 
+  // Before the steps of rows of which some decode (false), or none does: whether they may wait for prompts to
+  // be written when they need the pages.
+  void be_patient(bool patient);
+  // Nothing is being computed: resume points that are not on disk go to the writer.
+  void idle();
+
+  // What a server asks for; see kv/write_behind.h. Without a store there is nothing to flush or to move, and
+  // relief is what memory gives up.
+  kv::WriteBehind::Flushed flush(std::chrono::milliseconds limit);
+  size_t demote_idle(std::chrono::milliseconds unused);
+  size_t relieve_pressure(size_t bytes);
+
   kv::PrefixTree::Stats stats() const { return tree_.stats(); }
-  std::optional<kv::DiskStore::Stats> disk_stats() const;  // none: no store
+  std::optional<kv::DiskStore::Stats> disk_stats() const;     // none: no store
+  std::optional<kv::WriteBehind::Stats> write_stats() const;  // none: no store
 
  private:
-  void keep_on_disk(std::span<const int32_t> tokens, const kv::Sequence& sequence);
-
   kv::KvCache& cache_;
   std::unique_ptr<kv::DiskStore> disk_;
   ThreadTeam* team_;
   kv::PrefixTree tree_;
+  std::unique_ptr<kv::WriteBehind> writing_;  // null: no store
   std::string key_;
   int64_t interval_;
   int32_t page_;

@@ -35,6 +35,7 @@ struct Settings {
   int threads = 1;
   std::filesystem::path disk = {};
   uint64_t disk_bytes = 0;
+  size_t pinned = kv::SpillQueue::kDefaultCap;
   std::vector<std::string>* warnings = nullptr;
 };
 
@@ -53,6 +54,7 @@ std::unique_ptr<Engine> open(const std::filesystem::path& path, const Settings& 
   options.prefix_disk = {.folder = settings.disk,
                          .bytes = settings.disk_bytes,
                          .verify = true,
+                         .pinned_bytes = settings.pinned,
                          .warn = [warnings = settings.warnings](const std::string& text) {
                            if (warnings != nullptr) warnings->push_back(text);
                          }};
@@ -144,6 +146,7 @@ TEST_P(Kinds, RandomConversationsInSmallPools) {
   const auto& specs = testing::kv_specs();
   const int seeds = testing::property_seeds(9);
   size_t reused = 0, evicted = 0;
+  uint64_t restored = 0;
   for (int seed = 0; seed < seeds; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed) + 100);
     Settings settings;
@@ -155,10 +158,20 @@ TEST_P(Kinds, RandomConversationsInSmallPools) {
     settings.chunk = static_cast<int>(8 + random() % 40);
     settings.page = seed % 2 == 0 ? 16 : 32;
     settings.extra = seed % 4 == 0 ? 40000 : 0;
+    // A disk takes what the pools give up, in the background, and gives it back.
+    const TestFolder folder("prefix-disk");
+    std::vector<std::string> warnings;
+    if (seed % 3 != 0) {
+      settings.disk = folder.path();
+      settings.disk_bytes = seed % 2 == 0 ? 300000 : 1 << 26;
+      settings.pinned = seed % 4 == 1 ? 0 : 1 << 20;
+      settings.warnings = &warnings;
+    }
     const auto engine = open(testing::tiny_models().path(GetParam()), settings);
     Settings alone = settings;
     alone.cache = false;
     alone.rows = 1;
+    alone.disk_bytes = 0;
     const auto plain = open(testing::tiny_models().path(GetParam()), alone);
     std::vector<std::vector<int32_t>> pasts = {random_ids(random, 40)};
     for (int turn = 0; turn < 6; ++turn) {
@@ -187,7 +200,16 @@ TEST_P(Kinds, RandomConversationsInSmallPools) {
       }
     }
     evicted += engine->prefixes()->stats().evictions;
+    if (const auto disk = engine->prefixes()->disk_stats()) {
+      restored += disk->restores;
+      EXPECT_EQ(disk->failed_stores, 0u);
+      EXPECT_EQ(engine->prefixes()->write_stats()->failed_spills, 0u);
+      engine->prefixes()->flush(std::chrono::seconds(30));
+      EXPECT_EQ(engine->prefixes()->write_stats()->pending_spills, 0u);
+    }
+    EXPECT_TRUE(warnings.empty());
   }
+  EXPECT_GT(restored, 0u);
   EXPECT_GT(reused, 0u);
   EXPECT_GT(evicted, 0u);
 }

@@ -108,11 +108,22 @@ class KvkFile {
 // Only the header, checked as above (file length included): for scans of a store.
 KvkHeader read_kvk_header(const std::filesystem::path& path);
 
+// For writers in the background. Members may be empty.
+struct WriteWatch {
+  // Before every tensor, the header, the sync and the rename. What it throws ends the writing: the draft is
+  // removed.
+  std::function<void()> step = {};
+  // Once, as soon as the sequence is not looked at any more: before the sync, which may take long.
+  std::function<void()> read = {};
+};
+
 // Writes `sequence` (whose tokens are header.tokens) in layout pages. Fills groups, stage and state of the
 // header; the caller sets identity, tokens, name and metadata. Returns the bytes of the file. On any error
 // nothing is left behind. Throws Error{resource_exhausted} on a full disk, Error{invalid_input} otherwise,
-// and for an empty sequence.
-uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence);
+// and for an empty sequence. Any thread: of the cache and the sequence only what never changes while the
+// sequence is held is read (its page table, the bytes of its pages, shapes and layouts).
+uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence,
+                   const WriteWatch& watch = {});
 
 // Rewrites a file in the other layout or with another page size (0 for dense), from canonical bytes alone.
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,

@@ -43,10 +43,12 @@ class Draft {
       done += static_cast<size_t>(put);
     }
   }
-  void publish(uint64_t length) {
+  void publish(uint64_t length, const std::function<void()>& step) {
     // What no tensor covers reads as zeros.
     if (::ftruncate(fd_, static_cast<off_t>(length)) != 0) fail("cannot be sized");
+    if (step) step();
     if (::fsync(fd_) != 0) fail("cannot be synced");
+    if (step) step();
     if (::rename(draft_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
     ::close(fd_);
     fd_ = -1;
@@ -76,7 +78,10 @@ void store_le(std::byte* at, const auto& value) {
 // `fill(group, entry, buffer)` gives the bytes of each tensor; the header's tensors have their sizes already.
 template <typename Fill>
 uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const Fill& fill,
-                    std::span<const std::byte> state) {
+                    std::span<const std::byte> state, const WriteWatch& watch = {}) {
+  const auto step = [&] {
+    if (watch.step) watch.step();
+  };
   uint64_t end = 0;
   const auto place = [&](KvkTensor& tensor) {
     tensor.offset = align_up(end, kKvkAlignment);
@@ -104,15 +109,19 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
   Draft draft(path);
   std::vector<std::byte> buffer;
   each_tensor([&](KvkTensor& tensor, size_t g, size_t i) {
+    step();
     buffer.assign(tensor.bytes, std::byte{0});
     fill(g, i, buffer);
     tensor.hash = hex64(XXH64(buffer.data(), buffer.size(), 0));
     draft.write(buffer, data_start + tensor.offset);
   });
   if (!state.empty()) {
+    step();
     header.state->hash = hex64(XXH64(state.data(), state.size(), 0));
     draft.write(state, data_start + header.state->offset);
   }
+  if (watch.read) watch.read();
+  step();
   const size_t planned = text.size();
   text = header_text(header);
   KVASIR_CHECK(text.size() == planned);
@@ -125,7 +134,7 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
   store_le(head.data() + 32, data_start + end);
   std::memcpy(head.data() + kPreamble, text.data(), text.size());
   draft.write(head, 0);
-  draft.publish(data_start + end);
+  draft.publish(data_start + end, watch.step);
   return data_start + end;
 }
 
@@ -180,7 +189,8 @@ void fill_page(const KvkGroup& group, int32_t offset, uint32_t index, std::span<
 
 }  // namespace
 
-uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence) {
+uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence,
+                   const WriteWatch& watch) {
   const Row& row = SequenceAccess::row(sequence);
   const KvCache& cache = *row.cache;
   KVASIR_CHECK_MSG(!sequence.in_step() && !sequence.in_round(),
@@ -213,7 +223,7 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
                     from % group.geometry.page_tokens, to - from, out);
               });
   };
-  return write_file(path, header, fill, sequence.state());
+  return write_file(path, header, fill, sequence.state(), watch);
 }
 
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,

@@ -109,21 +109,22 @@ void PrefixTree::drop_state(SlotId id) {
 
 // ---- order of use
 
-void PrefixTree::touch(Node& node) {
+void PrefixTree::touch(Node& node, std::chrono::steady_clock::time_point now) {
   // Deepest first, so that every parent ends up more recent than its children: the oldest entry is always a
   // leaf or a point.
   for (Node* at = &node; at->depth >= 0; at = at->parent) {
     recent_.erase(at->stamp);
     at->stamp = ++clock_;
-    recent_[at->stamp] = {at, nullptr};
+    recent_[at->stamp] = {at, nullptr, now};
   }
 }
 
 void PrefixTree::touch(Point& point) {
+  const auto now = std::chrono::steady_clock::now();
   recent_.erase(point.stamp);
   point.stamp = ++clock_;
-  recent_[point.stamp] = {point.node, &point};
-  touch(*point.node);
+  recent_[point.stamp] = {point.node, &point, now};
+  touch(*point.node, now);
 }
 
 // ---- lookup
@@ -290,7 +291,7 @@ PrefixTree::Node* PrefixTree::insert(Root& root, Node& parent, std::span<const i
         common_prefix(sibling.tokens, tokens) == static_cast<int32_t>(sibling.tokens.size())) {
       for (auto& point : sibling.points) {
         point->node = &node;
-        recent_[point->stamp] = {&node, point.get()};
+        recent_[point->stamp].node = &node;
         node.points.push_back(std::move(point));
       }
       sibling.points.clear();
@@ -454,21 +455,26 @@ void PrefixTree::each_point(
   }
 }
 
-void PrefixTree::evict(std::map<uint64_t, Recent>::iterator oldest) {
-  const auto [node, point] = oldest->second;
-  ++evictions_;
+// False: `keep` did, and nothing has changed.
+bool PrefixTree::evict(std::map<uint64_t, Recent>::iterator oldest, const Keep* keep) {
+  const auto [node, point, used] = oldest->second;
   if (point == nullptr) {
+    ++evictions_;
     Node* parent = node->parent;
     remove_leaf(*node);
     prune(parent);
-    return;
+    return true;
   }
-  if (spill_ != nullptr) {
+  if (keep != nullptr) {
+    if (!(*keep)(node->root->key, tokens_of(*node, point->position), sequence_of(*point))) return false;
+  } else if (spill_ != nullptr) {
     ++spills_;
     spill_(node->root->key, tokens_of(*node, point->position), sequence_of(*point));
   }
+  ++evictions_;
   remove_point(*point);
   prune(node);
+  return true;
 }
 
 void PrefixTree::shrink_to_cap() {
@@ -486,15 +492,34 @@ bool PrefixTree::shared(const Node& node) const {
 }
 
 bool PrefixTree::yield() {
+  return yield(nullptr);
+}
+
+bool PrefixTree::yield(const Keep* keep) {
   for (auto at = recent_.begin(); at != recent_.end(); ++at) {
-    const auto [node, point] = at->second;
+    const auto [node, point, used] = at->second;
     // Evicting what live sequences share frees nothing.
     if (point == nullptr && (!node->children.empty() || !node->points.empty() || shared(*node))) continue;
     if (point != nullptr && !needs_points_ && shared(*node)) continue;
-    evict(at);
-    return true;
+    return evict(at, keep);
   }
   return false;
+}
+
+size_t PrefixTree::demote(std::chrono::steady_clock::time_point since, const Keep& keep) {
+  const size_t before = points_;
+  // Parents are used no earlier than what hangs on them, so the oldest is always a leaf or a point.
+  while (!recent_.empty() && recent_.begin()->second.used < since && evict(recent_.begin(), &keep)) {
+  }
+  return before - points_;
+}
+
+size_t PrefixTree::relieve(size_t bytes, const Keep& keep) {
+  const size_t before = cache_.used_bytes();
+  const auto freed = [&] { return before - std::min(before, cache_.used_bytes()); };
+  while (freed() < bytes && yield(&keep)) {
+  }
+  return freed();
 }
 
 void PrefixTree::set_cap(size_t cap_bytes) {

@@ -16,6 +16,7 @@
 // Same thread as the cache.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -56,6 +57,7 @@ class PrefixTree {
   void on_evict(Spill spill) { spill_ = std::move(spill); }
 
   // Calls visit(key, tokens, sequence) for every resume point, the last used first, until it returns false.
+  // It must not change the tree: neither put nor allocate pages.
   void each_point(const std::function<bool(std::string_view key, std::span<const int32_t> tokens,
                                            const Sequence& sequence)>& visit) const;
 
@@ -65,6 +67,16 @@ class PrefixTree {
   // Gives up the least recently used page that no live sequence shares; false when there is none. For
   // KvCache::on_pressure.
   bool yield();
+
+  // Called with a resume point that is to be given up, in place of Spill: false keeps it, and ends the call
+  // below.
+  using Keep =
+      std::function<bool(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence)>;
+  // Gives up what was last used before `since`, the least recently used first. Returns how many points went.
+  size_t demote(std::chrono::steady_clock::time_point since, const Keep& keep);
+  // yield() until `bytes` of pools are free that were not (or nothing is left that would free some). Returns
+  // the bytes.
+  size_t relieve(size_t bytes, const Keep& keep);
   void set_cap(size_t cap_bytes);
   void clear();  // no spills
 
@@ -89,6 +101,7 @@ class PrefixTree {
   struct Recent {  // either a node or one of its points
     Node* node;
     Point* point;
+    std::chrono::steady_clock::time_point used;
   };
 
   Root* find_root(std::string_view key, bool encoded) const;
@@ -100,13 +113,14 @@ class PrefixTree {
   void adopt(Node& node, const Sequence& sequence);
   Node* publish_pages(Root& root, std::span<const int32_t> tokens, const Sequence& sequence);
   Sequence build(const Match& match) const;
-  void touch(Node& node);
+  void touch(Node& node, std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
   void touch(Point& point);
   void remove_point(Point& point);
   void remove_leaf(Node& node);
   void prune(Node* node);
   Sequence sequence_of(const Point& point) const;
-  void evict(std::map<uint64_t, Recent>::iterator oldest);
+  bool evict(std::map<uint64_t, Recent>::iterator oldest, const Keep* keep = nullptr);
+  bool yield(const Keep* keep);
   void shrink_to_cap();
   void hold(size_t group, bool encoded, PageId id);
   void drop(size_t group, bool encoded, PageId id);

@@ -6,7 +6,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -205,6 +207,7 @@ std::string DiskStore::mismatch(const StoreIdentity& file) const {
 void DiskStore::used(const StoreEntry& entry) {
   const int64_t now = now_ms();
   set_modified_ms(entry.path, now);
+  const std::lock_guard lock(mutex_);
   index_->touch(entry.path, now);
   ++counters_.restores;
 }
@@ -215,6 +218,7 @@ void DiskStore::warn(const std::string& text) const {
 
 std::optional<DiskStore::Found> DiskStore::find(std::string_view ns, std::span<const int32_t> tokens) {
   if (tokens.size() < 2) return std::nullopt;
+  const std::lock_guard lock(mutex_);
   const StoreEntry* best = nullptr;
   int32_t longest = 0;
   for (const StoreEntry& entry : index_->entries(folder_)) {
@@ -231,6 +235,7 @@ std::optional<DiskStore::Found> DiskStore::find(std::string_view ns, std::span<c
 
 bool DiskStore::serves(std::string_view ns, std::span<const int32_t> tokens) {
   const auto length = static_cast<int32_t>(tokens.size());
+  const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : index_->entries(folder_))
     if (entry.ns == ns && entry.name.empty() && common_prefix(entry.tokens, tokens) == length &&
         (entry.trimmable ? length >= entry.min_reusable : entry.tokens.size() == tokens.size()))
@@ -245,11 +250,14 @@ void DiskStore::erase(const StoreEntry& entry) {
 
 void DiskStore::drop(const StoreEntry& entry, const std::string& reason) {
   const StoreEntry copy = entry;
-  ++counters_.dropped;
-  if (copy.name.empty()) {
-    erase(copy);
-  } else {
-    index_->erase(copy.path);
+  {
+    const std::lock_guard lock(mutex_);
+    ++counters_.dropped;
+    if (copy.name.empty()) {
+      erase(copy);
+    } else {
+      index_->erase(copy.path);
+    }
   }
   warn(fmt::format("{} ({})", reason, copy.name.empty() ? "removed" : "kept"));
 }
@@ -266,19 +274,25 @@ std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& ent
     Sequence sequence = restore_sequence(cache, file, team);
     sequence.truncate(length);
     used(entry);
+    const std::lock_guard lock(mutex_);
     counters_.restore_ms_last =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     return sequence;
   } catch (const KvPoolExhausted&) {
     throw;
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) {  // superseded or evicted between find and here
+      const std::lock_guard lock(mutex_);
+      index_->erase(entry.path);
+      return std::nullopt;
+    }
     drop(entry, error.what());
     return std::nullopt;
   }
 }
 
 StoreEntry DiskStore::write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                            const Sequence& sequence, std::string_view metadata) {
+                            const Sequence& sequence, std::string_view metadata, const WriteWatch& watch) {
   KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
   KvkHeader header;
   header.identity = options_.identity;
@@ -291,9 +305,10 @@ StoreEntry DiskStore::write(std::string_view name, std::string_view ns, std::spa
   const fs::path path = new_entry_path(options_.dir, header.identity, !name.empty());
   {
     const StoreLock lock(options_.dir, LOCK_SH);
-    write_kvk(path, std::move(header), sequence);
+    write_kvk(path, std::move(header), sequence, watch);
   }
   StoreEntry entry = entry_of(path, read_kvk_header(path));
+  const std::lock_guard lock(mutex_);
   index_->insert(folder_, entry);
   return entry;
 }
@@ -311,7 +326,8 @@ void DiskStore::evict_to_cap(const fs::path& keep) {
   }
 }
 
-bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence) {
+bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence,
+                    const WriteWatch& watch) {
   try {
     size_t bytes = 0;
     for (size_t g = 0; g < sequence.cache().groups(); ++g)
@@ -321,33 +337,41 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
       throw_error(ErrorCode::resource_exhausted,
                   "a sequence of {} bytes is larger than the KV store's cap of {}", bytes,
                   options_.cap_bytes);
-    const StoreEntry stored = write({}, ns, tokens, sequence, {});
+    const StoreEntry stored = write({}, ns, tokens, sequence, {}, watch);
+    // From here on the sequence may be gone: watch.read has said that it is not needed.
+    const auto whole = static_cast<int32_t>(tokens.size());
+    const std::lock_guard lock(mutex_);
     for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
       if (entry.path == stored.path || entry.ns != ns || !entry.name.empty()) continue;
       const auto length = static_cast<int32_t>(entry.tokens.size());
-      if (length > sequence.offset() || common_prefix(entry.tokens, tokens) != length) continue;
-      const bool ancestor = length < sequence.offset();
+      if (length > whole || common_prefix(entry.tokens, tokens) != length) continue;
+      const bool ancestor = length < whole;
       if (!ancestor || (stored.trimmable && length >= stored.min_reusable)) erase(entry);
     }
     evict_to_cap(stored.path);
     ++counters_.stores;
     return true;
   } catch (const Error& error) {
-    ++counters_.failed_stores;
+    if (error.code() == ErrorCode::cancelled) throw;
+    {
+      const std::lock_guard lock(mutex_);
+      ++counters_.failed_stores;
+    }
     warn(error.what());
     return false;
   }
 }
 
 void DiskStore::save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                     const Sequence& sequence, std::string_view metadata) {
+                     const Sequence& sequence, std::string_view metadata, const WriteWatch& watch) {
   if (name.empty() || name.size() > 200 || name.find('\0') != std::string_view::npos)
     throw_error(ErrorCode::invalid_input, "'{}' is no name for a conversation: expected 1 to 200 characters",
                 printable(name));
   if (metadata.size() > size_t{32} << 20)
     throw_error(ErrorCode::invalid_input, "conversation '{}': {} bytes of metadata are more than 32 MiB",
                 printable(name), metadata.size());
-  const fs::path path = write(name, ns, tokens, sequence, metadata).path;
+  const fs::path path = write(name, ns, tokens, sequence, metadata, watch).path;
+  const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
     if (entry.name == name && entry.path != path) erase(entry);
   ++counters_.stores;
@@ -356,7 +380,7 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
 DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team) {
   // The newest, should a crash have left two of that name.
   std::optional<StoreEntry> newest;
-  for (const StoreEntry& entry : index_->entries(folder_))
+  for (const StoreEntry& entry : entries())
     if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
   if (!newest) {
     std::set<std::string> others;
@@ -387,23 +411,30 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
 
 bool DiskStore::remove_named(std::string_view name) {
   bool removed = false;
+  const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
     if (entry.name == name) {
-      erase(entry);
+      if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
+        throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", entry.path.string(),
+                    std::strerror(errno));
+      index_->erase(entry.path);
       removed = true;
     }
   return removed;
 }
 
 std::vector<StoreEntry> DiskStore::entries() {
+  const std::lock_guard lock(mutex_);
   return index_->entries(folder_);
 }
 
 DiskStore::Stats DiskStore::stats() {
+  const std::lock_guard lock(mutex_);
   Stats stats = counters_;
   for (const StoreEntry& entry : index_->entries(folder_)) {
     ++stats.entries;
     stats.bytes += entry.bytes;
+    if (entry.name.empty()) stats.longest_prefix = std::max(stats.longest_prefix, entry.tokens.size());
   }
   stats.cap_bytes = options_.cap_bytes;
   stats.index_in_memory = index_->in_memory();

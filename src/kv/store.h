@@ -10,13 +10,14 @@
 //
 // Entries without a name are cached prefixes: superseded, and evicted least recently used first when the
 // store passes its cap. Entries with a name are conversations that a user saved: replaced by the same name
-// only. Thread-compatible; every thread or process opens its own.
+// only. Any thread may call: files are written and read outside the one lock, which covers the index.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,8 +51,9 @@ class DiskStore {
     StoreIdentity identity;     // ns is set by each call
     std::string numerics = {};  // the text behind identity.numerics_id: a refusal can say what differs
     uint64_t cap_bytes = uint64_t{32} << 30;
-    bool verify = false;                           // compare tensor hashes on every restore
-    std::function<void(const std::string&)> warn;  // one line: a file that was dropped, a write that failed
+    bool verify = false;  // compare tensor hashes on every restore
+    // One line: a file that was dropped, a write that failed. On the thread of the call.
+    std::function<void(const std::string&)> warn;
   };
 
   // Creates the folder if need be, brings the index up to date, removes orphaned drafts and corrupt cached
@@ -72,25 +74,28 @@ class DiskStore {
   bool serves(std::string_view ns, std::span<const int32_t> tokens);
 
   // The sequence of an entry, trimmed to `length`. On any failure but a full pool the entry is dropped with a
-  // warning and nothing is returned. Throws KvPoolExhausted.
+  // warning and nothing is returned; one whose file is gone is a miss. Throws KvPoolExhausted.
   std::optional<Sequence> restore(KvCache& cache, const StoreEntry& entry, int32_t length,
                                   ThreadTeam* team = nullptr);
 
   // Stores a prefix. False, with one warning, when it cannot be written or is larger than the cap. An equal
-  // entry is replaced; entries that are its prefixes are removed if the new one can be trimmed to them.
-  bool put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence);
+  // entry is replaced; entries that are its prefixes are removed if the new one can be trimmed to them. An
+  // Error{cancelled} of watch.step is passed on: nothing was stored, and nothing is counted.
+  bool put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence,
+           const WriteWatch& watch = {});
 
   // Conversations by name. save throws on any failure, and then the previous one of that name is untouched.
   // load throws Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file},
   // KvPoolExhausted.
   void save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-            const Sequence& sequence, std::string_view metadata);
+            const Sequence& sequence, std::string_view metadata, const WriteWatch& watch = {});
   struct Conversation {
     std::vector<int32_t> tokens;
     std::string metadata;
     Sequence sequence;
   };
   Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr);
+  // False when there is none. Throws Error{invalid_input} when a file cannot be removed.
   bool remove_named(std::string_view name);
 
   std::vector<StoreEntry> entries();  // of this identity, least recently used first
@@ -99,6 +104,7 @@ class DiskStore {
     uint64_t bytes = 0, cap_bytes = 0;
     uint64_t restores = 0, stores = 0, failed_stores = 0, evictions = 0, dropped = 0;
     double restore_ms_last = 0;
+    size_t longest_prefix = 0;     // tokens of the longest entry without a name
     bool index_in_memory = false;  // the index file could not be used
   };
   Stats stats();
@@ -106,16 +112,17 @@ class DiskStore {
 
  private:
   StoreEntry write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                   const Sequence& sequence, std::string_view metadata);
+                   const Sequence& sequence, std::string_view metadata, const WriteWatch& watch);
   std::string mismatch(const StoreIdentity& file) const;  // whatever its ns; empty: ours
   void used(const StoreEntry& entry);
   void drop(const StoreEntry& entry, const std::string& reason);
-  void erase(const StoreEntry& entry);
+  void erase(const StoreEntry& entry);  // with the lock, as the next one
   void evict_to_cap(const std::filesystem::path& keep);
   void warn(const std::string& text) const;
 
   Options options_;
   std::filesystem::path folder_;
+  std::mutex mutex_;  // of the members below
   std::unique_ptr<StoreIndex> index_;
   Stats counters_;
 };

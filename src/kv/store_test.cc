@@ -7,11 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <thread>
 
 #include "base/test_folder.h"
+#include "kv/row.h"
 #include "kv/test_rows.h"
 
 namespace kvasir::kv {
@@ -244,6 +246,36 @@ TEST(DiskStore, CorruptEntriesAreDroppedAndNeverServed) {
   EXPECT_TRUE(store.entries().empty());
 }
 
+// Writers in one process share a store with whoever looks for prefixes.
+TEST(DiskStore, ThreadsShareOneStore) {
+  Fixture f({.page = 4});
+  DiskStore store(f.options(30000));
+  std::vector<TestRow> rows;
+  for (int32_t i = 0; i < 12; ++i) rows.push_back(f.computed(counting(100 * i, 12)));
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (int round = 0; round < 4; ++round)
+      for (const TestRow& row : rows) EXPECT_TRUE(store.put("", row.tokens, row.sequence));
+    stop = true;
+  });
+  size_t restored = 0;
+  for (int32_t i = 0; !stop || i < 12; ++i) {
+    const auto tokens = counting(100 * (i % 12), 12);
+    const auto found = store.find("", joined(tokens, {-1}));
+    if (!found) continue;
+    // Superseded or evicted meanwhile: a miss. The reader's pages are its own.
+    if (auto sequence = store.restore(f.cache, found->entry, found->length)) {
+      EXPECT_EQ(difference(*sequence, tokens), "");
+      ++restored;
+    }
+    EXPECT_LE(store.stats().entries, 12u);
+  }
+  writer.join();
+  EXPECT_GT(restored, 0u);
+  EXPECT_TRUE(f.warnings.empty());
+  EXPECT_EQ(store.stats().stores, 48u);
+}
+
 TEST(DiskStore, TheIndexIsDerived) {
   Fixture f;
   {
@@ -424,6 +456,97 @@ TEST(DiskStore, KilledWritersLeaveOnlyWholeEntries) {
     }
   }
   EXPECT_TRUE(f.warnings.empty()) << f.warnings[0];
+}
+
+// P33: whatever the step at which a writer fails or its process ends, no entry is seen and what was there
+// stays.
+TEST(DiskStore, ACrashAtAnyStepOfAWriteLeavesNoEntry) {
+  Fixture f({.page = 4, .window = 6, .state_bytes = 8});
+  TestRow row = f.computed(counting(0, 21)), other = f.computed(counting(500, 9));
+  DiskStore store(f.options());
+  ASSERT_TRUE(store.put("", other.tokens, other.sequence));
+  int steps = 0, reads = 0, step_of_read = 0;
+  {
+    TestFolder elsewhere("store");
+    auto options = f.options();
+    options.dir = elsewhere.path();
+    DiskStore whole(options);
+    EXPECT_TRUE(whole.put("", row.tokens, row.sequence,
+                          {.step = [&] { ++steps; }, .read = [&] { ++reads, step_of_read = steps; }}));
+  }
+  // Six pages of all tokens, the three that the window of 6 still needs (15 to 20 lie in 3, 4, 5), the state,
+  // then header, sync and rename.
+  EXPECT_EQ(steps, 6 + 3 + 1 + 3);
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(step_of_read, 6 + 3 + 1);
+  for (int at = 0; at < steps; ++at) {
+    SCOPED_TRACE(at);
+    int n = 0;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      try {
+        DiskStore mine(f.options());
+        mine.put("", row.tokens, row.sequence, {.step = [&] {
+                   if (n++ == at) ::_exit(42);
+                 }});
+      } catch (...) {
+      }
+      ::_exit(1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+    EXPECT_EQ(f.files(), 1u);
+    EXPECT_EQ(f.files(".tmp"), 1u);
+    DiskStore again(f.options());
+    EXPECT_EQ(f.files(".tmp"), 0u);
+    EXPECT_EQ(again.entries().size(), 1u);
+
+    f.warnings.clear();
+    n = 0;
+    EXPECT_FALSE(again.put("", row.tokens, row.sequence, {.step = [&] {
+                             if (n++ == at) throw Error(ErrorCode::resource_exhausted, "no room");
+                           }}));
+    EXPECT_EQ(f.warnings, std::vector<std::string>({"no room"}));
+    n = 0;
+    EXPECT_THROW(again.put("", row.tokens, row.sequence,
+                           {.step =
+                                [&] {
+                                  if (n++ == at) throw Error(ErrorCode::cancelled, "given up");
+                                }}),
+                 Error);
+    EXPECT_EQ(f.warnings.size(), 1u);
+    EXPECT_EQ(again.stats().failed_stores, 1u);
+    EXPECT_EQ(f.files(), 1u);
+    EXPECT_EQ(f.files(".tmp"), 0u);
+  }
+  EXPECT_TRUE(store.find("", joined(counting(500, 9), {1})));
+  EXPECT_EQ(difference(row), "");
+}
+
+// P27, of the disk: at least one token is left, a converted entry serves nothing before its conversion, and
+// another namespace or scheme nothing at all.
+TEST(DiskStore, FindsOnlyWhatCanBeResumed) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 20));
+  SequenceAccess::row(row.sequence).min_reusable = 10;  // as a row that converted there says
+  ASSERT_TRUE(store.put("", row.tokens, row.sequence));
+  EXPECT_EQ(store.find("", counting(0, 20))->length, 19);
+  EXPECT_EQ(store.find("", joined(counting(0, 10), {-1}))->length, 10);
+  EXPECT_FALSE(store.find("", joined(counting(0, 9), {-1})));
+  EXPECT_FALSE(store.find("", counting(0, 10)));  // nine, as one is to be forwarded
+  EXPECT_FALSE(store.find("", counting(0, 1)));
+  EXPECT_FALSE(store.find("", {}));
+  EXPECT_FALSE(store.find("other", counting(0, 20)));
+  auto options = f.options();
+  options.identity.scheme_key = "affine";
+  DiskStore scheme(options);
+  EXPECT_FALSE(scheme.find("", counting(0, 20)));
+  auto part = store.restore(f.cache, store.find("", joined(counting(0, 13), {-1}))->entry, 13);
+  ASSERT_TRUE(part);
+  EXPECT_EQ(difference(*part, counting(0, 13)), "");
 }
 
 TEST(DiskStore, TwoProcessesShareOneStore) {

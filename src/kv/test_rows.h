@@ -194,15 +194,14 @@ inline std::vector<uint64_t> expected_state(const KvCache& cache, std::span<cons
 
 // Empty if every stored byte of the row is what its tokens alone say, and everything that the next query may
 // see is stored.
-inline std::string difference(const TestRow& row) {
-  const Sequence& sequence = row.sequence;
+inline std::string difference(const Sequence& sequence, std::span<const int32_t> tokens) {
   const KvCache& cache = sequence.cache();
   const int32_t offset = sequence.offset();
-  if (offset != static_cast<int32_t>(row.tokens.size()))
-    return fmt::format("offset {} of {} tokens", offset, row.tokens.size());
+  if (offset != static_cast<int32_t>(tokens.size()))
+    return fmt::format("offset {} of {} tokens", offset, tokens.size());
   std::vector<uint64_t> hashes;
   uint64_t hash = 1;
-  for (int32_t token : row.tokens) hashes.push_back(hash = mix(hash ^ static_cast<uint64_t>(token)));
+  for (int32_t token : tokens) hashes.push_back(hash = mix(hash ^ static_cast<uint64_t>(token)));
   for (size_t g = 0; g < cache.groups(); ++g) {
     const GroupGeometry& geometry = cache.shape().groups[g].geometry;
     const PageLayout& layout = cache.layout(g, sequence.encoded());
@@ -217,11 +216,14 @@ inline std::string difference(const TestRow& row) {
     }
   }
   if (!cache.states().empty()) {
-    const auto expected = expected_state(cache, row.tokens);
+    const auto expected = expected_state(cache, tokens);
     if (std::memcmp(expected.data(), sequence.state().data(), expected.size() * 8) != 0)
       return "recurrent state differs";
   }
   return {};
+}
+inline std::string difference(const TestRow& row) {
+  return difference(row.sequence, row.tokens);
 }
 
 inline PlaneCodec plain(Dtype dtype = Dtype::f32) {

@@ -1,0 +1,245 @@
+// P37 of kv-cache.md: no interleaving of checkpoints, completions and failures brings a completed key back.
+#include "kv/continuation.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/test_folder.h"
+#include "kv/test_rows.h"
+
+namespace kvasir::kv {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::append;
+using testing::counting;
+using testing::difference;
+using testing::joined;
+using testing::TestLayout;
+using testing::TestRow;
+using namespace std::chrono_literals;
+
+struct Fixture {
+  TestFolder folder{"continuation"};
+  CacheShape shape = testing::make_shape({.page = 4, .window = 6, .state_bytes = 8});
+  KvCache cache{shape, TestLayout::factory(), testing::pages_each(shape, 256, 64), nullptr, true};
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  std::unique_ptr<DiskStore> store;
+  std::unique_ptr<Continuations> continuations;
+
+  Fixture() { open(); }
+  void open(size_t pinned = SpillQueue::kDefaultCap) {
+    continuations.reset();
+    DiskStore::Options options;
+    options.dir = folder.path();
+    options.identity.scheme_key = "test";
+    options.verify = true;
+    store = std::make_unique<DiskStore>(options);
+    continuations = std::make_unique<Continuations>(
+        *store,
+        [this](const std::string& text) {
+          const std::lock_guard lock(mutex);
+          warnings.push_back(text);
+        },
+        pinned);
+  }
+  // A generation of which `count` tokens were stored; `mark` is one of them, so that states can be told
+  // apart.
+  static Continuation state(int32_t mark, int32_t count = 5) {
+    return {.ns = "lora",
+            .original_prompt_tokens = counting(0, 9),
+            .generated_tokens = joined({mark}, counting(100, count - 1)),
+            .pending_token = 7,
+            .seed = 0xFEDCBA9876543210u,
+            .seed_was_explicit = true};
+  }
+  void save(std::string_view key, const Continuation& state) {
+    TestRow row{cache.create(), {}};
+    append(cache, row, joined(state.original_prompt_tokens, state.generated_tokens));
+    continuations->save(key, state, row.sequence);
+  }
+  // Which of them is found; -1: none.
+  int32_t found(std::string_view key) {
+    const auto at = continuations->load(key, cache);
+    if (!at) return -1;
+    EXPECT_EQ(difference(at->sequence, joined(at->state.original_prompt_tokens, at->state.generated_tokens)),
+              "");
+    return at->state.generated_tokens.at(0);
+  }
+  bool drain() { return continuations->drain(SpillQueue::Clock::now() + 20s); }
+  size_t held() const { return cache.used_bytes() - cache.states().stored_bytes(); }
+};
+
+// Holds back every writer of a store.
+class Held {
+ public:
+  explicit Held(const fs::path& dir) : fd_(::open((dir / ".lock").c_str(), O_RDWR | O_CREAT, 0600)) {
+    EXPECT_EQ(::flock(fd_, LOCK_EX), 0);
+  }
+  ~Held() { ::close(fd_); }
+
+ private:
+  int fd_;
+};
+
+TEST(Continuations, AnotherRunGoesOn) {
+  Fixture f;
+  f.save("job", f.state(3));
+  EXPECT_TRUE(f.drain());
+  f.open();
+  const auto found = f.continuations->load("job", f.cache);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->state.ns, "lora");
+  EXPECT_EQ(found->state.original_prompt_tokens, counting(0, 9));
+  EXPECT_EQ(found->state.generated_tokens, joined({3}, counting(100, 4)));
+  EXPECT_EQ(found->state.pending_token, 7);
+  EXPECT_EQ(found->state.seed, 0xFEDCBA9876543210u);
+  EXPECT_TRUE(found->state.seed_was_explicit);
+  EXPECT_EQ(found->sequence.offset(), 14);
+  EXPECT_EQ(f.found("other"), -1);
+  EXPECT_THROW(f.save("", f.state(1)), Error);
+  EXPECT_THROW(f.save(std::string(181, 'x'), f.state(1)), Error);
+  EXPECT_TRUE(f.warnings.empty());
+}
+
+TEST(Continuations, ANewerAttemptCancelsTheQueuedOnes) {
+  Fixture f;
+  {
+    const Held held(f.folder.path());
+    f.save("other", f.state(50));
+    for (int32_t mark = 1; mark <= 5; ++mark) f.save("job", f.state(mark));
+    EXPECT_LE(f.continuations->stats().pending, 3u);  // of job the last, and the first if it was begun with
+  }
+  EXPECT_TRUE(f.drain());
+  EXPECT_EQ(f.found("job"), 5);
+  EXPECT_EQ(f.found("other"), 50);
+  EXPECT_EQ(f.continuations->stats().written, 2u);
+  EXPECT_EQ(f.continuations->stats().dropped, 4u);
+  EXPECT_EQ(f.held(), 0u);
+}
+
+TEST(Continuations, CompletionTakesEffectAtOnceAndIsNotOvertaken) {
+  Fixture f;
+  f.save("job", f.state(1));
+  EXPECT_TRUE(f.drain());
+  {
+    const Held held(f.folder.path());
+    f.save("other", f.state(50));  // the writer hangs here
+    f.save("job", f.state(2));
+    f.continuations->complete("job");
+    EXPECT_FALSE(f.continuations->eligible("job"));
+    EXPECT_EQ(f.found("job"), -1);  // though its file is still there
+    f.save("job", f.state(3));      // another generation of this name
+    EXPECT_EQ(f.found("job"), -1);
+  }
+  EXPECT_TRUE(f.drain());
+  EXPECT_EQ(f.found("job"), 3);
+  f.continuations->complete("job");
+  f.continuations.reset();  // what waits is given up, removals are not
+  f.open();
+  EXPECT_EQ(f.found("job"), -1);
+  EXPECT_EQ(f.found("other"), 50);
+}
+
+TEST(Continuations, AFailedRemovalKeepsTheKeyIneligible) {
+  Fixture f;
+  f.save("job", f.state(1));
+  EXPECT_TRUE(f.drain());
+  // A folder in its place cannot be unlinked.
+  const fs::path path = f.store->entries().at(0).path;
+  fs::remove(path);
+  fs::create_directories(path / "x");
+  f.continuations->complete("job");
+  EXPECT_TRUE(f.drain());
+  EXPECT_EQ(f.warnings.size(), 1u);
+  EXPECT_FALSE(f.continuations->eligible("job"));
+  f.save("job", f.state(2));
+  EXPECT_TRUE(f.drain());
+  EXPECT_EQ(f.continuations->stats().written, 2u);
+  EXPECT_FALSE(f.continuations->eligible("job"));
+  EXPECT_EQ(f.found("job"), -1);  // a write does not lift it
+  f.continuations->complete("job");
+  EXPECT_TRUE(f.drain());
+  EXPECT_TRUE(f.continuations->eligible("job"));
+  EXPECT_EQ(f.found("job"), -1);
+  f.save("job", f.state(3));
+  EXPECT_TRUE(f.drain());
+  EXPECT_EQ(f.found("job"), 3);
+}
+
+TEST(Continuations, ADamagedOneIsAWarning) {
+  Fixture f;
+  f.save("job", f.state(1));
+  EXPECT_TRUE(f.drain());
+  const fs::path path = f.store->entries().at(0).path;
+  fs::resize_file(path, fs::file_size(path) - 1);
+  EXPECT_EQ(f.found("job"), -1);
+  EXPECT_EQ(f.warnings.size(), 1u);
+  EXPECT_EQ(f.held(), 0u);
+}
+
+TEST(Continuations, WhatWasCompletedNeverComesBack) {
+  for (uint32_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Fixture f;
+    f.open(seed % 3 == 0 ? 0 : SpillQueue::kDefaultCap);
+    const std::string keys[] = {"a", "b"};
+    int32_t clock = 0, saved[2] = {-1, -1}, completed[2] = {-1, -1};
+    std::optional<Held> held;
+    const auto check = [&](bool drained) {
+      for (int k = 0; k < 2; ++k) {
+        const int32_t at = f.found(keys[k]);
+        EXPECT_TRUE(at < 0 || at > completed[k]) << at << " after " << completed[k];
+        EXPECT_LE(at, saved[k]);
+        // Everything of this key was written in order, so the newest is what is there.
+        if (drained && (saved[k] <= completed[k] || seed % 3 != 0)) {
+          EXPECT_EQ(at, saved[k] > completed[k] ? saved[k] : -1);
+        }
+      }
+    };
+    for (int step = 0; step < 50; ++step) {
+      const int k = static_cast<int>(random() % 2);
+      switch (random() % 6) {
+        case 0:
+          f.continuations->complete(keys[k]);
+          completed[k] = ++clock;
+          break;
+        case 1:
+          if (held)
+            held.reset();
+          else
+            held.emplace(f.folder.path());
+          break;
+        case 2:
+          if (!held) {
+            EXPECT_TRUE(f.drain());
+            check(true);
+          }
+          break;
+        default:
+          saved[k] = ++clock;
+          f.save(keys[k], f.state(saved[k], 1 + static_cast<int32_t>(random() % 20)));
+      }
+      check(false);
+    }
+    held.reset();
+    EXPECT_TRUE(f.drain());
+    check(true);
+    for (const std::string& key : keys) f.continuations->complete(key);
+    f.continuations.reset();
+    EXPECT_TRUE(f.store->entries().empty());
+    f.open();
+    for (const std::string& key : keys) EXPECT_EQ(f.found(key), -1);
+    EXPECT_EQ(f.held(), 0u);
+    EXPECT_TRUE(f.warnings.empty());
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::kv
