@@ -168,8 +168,8 @@ void add_eval_kv_sensitivity(CLI::App& eval, Invocation& invocation) {
   add_text(*command, "--out", flags->out, kFileValue,
            "File to write (default: kv_config.json beside the model)");
   add_list(*command, "--codec", flags->codecs, "CODEC",
-           "A codec to measure on keys and on values (default: bf16, f16, rot:q8_0, q8_0, rot:5, rot:4, "
-           "rot:3, rot:2)");
+           "A codec to measure on keys and on values (default: bf16, f16, rot:q8_0, q8_0, rot:q6_0, "
+           "q6_0, rot:q5_0, rot:q4_0, rot:q3_0, rot:2)");
   add_list(*command, "--together", flags->together, "SPEC",
            "Instead: a --kv SPEC to measure in all layers at once; nothing is written");
   add_whole(*command, "--bytes", flags->bytes,

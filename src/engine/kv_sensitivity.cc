@@ -75,7 +75,7 @@ kv::Workload workload(Engine& engine, int64_t tokens) {
 }  // namespace
 
 std::vector<std::string> default_plane_codecs() {
-  return {"bf16", "f16", "rot:q8_0", "q8_0", "affine:6", "rot:5", "rot:4", "rot:3", "rot:2"};
+  return {"bf16", "f16", "rot:q8_0", "q8_0", "rot:q6_0", "q6_0", "rot:q5_0", "rot:q4_0", "rot:q3_0", "rot:2"};
 }
 
 double kl_divergence(std::span<const float> p_logits, std::span<const float> q_logits) {
