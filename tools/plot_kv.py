@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 WIDTH, HEIGHT, MARGIN_LEFT, MARGIN_TOP, GAP = 430, 340, 62, 44, 34
-COLOURS = ["#1f5fa8", "#c2571a", "#2c8a4b", "#7b3fa0", "#8a6d1b", "#555555", "#b3286e"]
+COLOURS = ["#1f5fa8", "#c2571a", "#2c8a4b", "#7b3fa0", "#8a6d1b", "#555555", "#b3286e", "#12908e"]
 
 
 def escape(text):
