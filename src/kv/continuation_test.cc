@@ -1,23 +1,20 @@
 // P37 of kv-cache.md: no interleaving of checkpoints, completions and failures brings a completed key back.
 #include "kv/continuation.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "base/test_folder.h"
-#include "kv/test_rows.h"
+#include "kv/test_store.h"
 
 namespace kvasir::kv {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::append;
 using testing::counting;
 using testing::difference;
+using testing::Held;
 using testing::joined;
 using testing::TestLayout;
 using testing::TestRow;
@@ -59,8 +56,8 @@ struct Fixture {
             .seed_was_explicit = true};
   }
   void save(std::string_view key, const Continuation& state) {
-    TestRow row{cache.create(), {}};
-    append(cache, row, joined(state.original_prompt_tokens, state.generated_tokens));
+    const TestRow row =
+        testing::computed(cache, joined(state.original_prompt_tokens, state.generated_tokens));
     continuations->save(key, state, row.sequence);
   }
   // Which of them is found; -1: none.
@@ -73,18 +70,6 @@ struct Fixture {
   }
   bool drain() { return continuations->drain(SpillQueue::Clock::now() + 20s); }
   size_t held() const { return cache.used_bytes() - cache.states().stored_bytes(); }
-};
-
-// Holds back every writer of a store.
-class Held {
- public:
-  explicit Held(const fs::path& dir) : fd_(::open((dir / ".lock").c_str(), O_RDWR | O_CREAT, 0600)) {
-    EXPECT_EQ(::flock(fd_, LOCK_EX), 0);
-  }
-  ~Held() { ::close(fd_); }
-
- private:
-  int fd_;
 };
 
 TEST(Continuations, AnotherRunGoesOn) {

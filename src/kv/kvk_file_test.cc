@@ -9,7 +9,7 @@
 #include "base/test_folder.h"
 #include "kv/kvk_header.h"
 #include "kv/scheme.h"
-#include "kv/test_rows.h"
+#include "kv/test_store.h"
 
 namespace kvasir::kv {
 namespace {
@@ -38,13 +38,7 @@ struct Fixture {
   }
   KvkHeader header(const TestRow& row) {
     KvkHeader header;
-    header.identity = {.model_id = "test",
-                       .config_fingerprint = "c",
-                       .weights_digest = "w",
-                       .numerics_id = "n",
-                       .scheme_key = "plain-f32",
-                       .tokenizer_hash = "t",
-                       .ns = ""};
+    header.identity = testing::test_identity();
     header.created_ms = 1700000000000;
     header.tokens = row.tokens;
     return header;

@@ -14,7 +14,7 @@
 
 #include "base/test_folder.h"
 #include "kv/row.h"
-#include "kv/test_rows.h"
+#include "kv/test_store.h"
 
 namespace kvasir::kv {
 namespace {
@@ -42,22 +42,12 @@ struct Fixture {
   DiskStore::Options options(uint64_t cap = uint64_t{1} << 30) {
     DiskStore::Options o;
     o.dir = dir;
-    o.identity = {.model_id = "test",
-                  .config_fingerprint = "c",
-                  .weights_digest = "w",
-                  .numerics_id = "n",
-                  .scheme_key = "plain-f32",
-                  .tokenizer_hash = "t",
-                  .ns = ""};
+    o.identity = testing::test_identity();
     o.cap_bytes = cap;
     o.warn = [this](const std::string& text) { warnings.push_back(text); };
     return o;
   }
-  TestRow computed(const std::vector<int32_t>& tokens) {
-    TestRow row{cache.create(), {}};
-    append(cache, row, tokens);
-    return row;
-  }
+  TestRow computed(const std::vector<int32_t>& tokens) { return testing::computed(cache, tokens); }
   size_t files(const char* suffix = ".kvk") const {
     size_t count = 0;
     for (const auto& entry : fs::recursive_directory_iterator(dir))

@@ -1,9 +1,6 @@
 #include "kv/write_behind.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <sys/resource.h>
 #include <csignal>
@@ -12,7 +9,7 @@
 #include <thread>
 
 #include "base/test_folder.h"
-#include "kv/test_rows.h"
+#include "kv/test_store.h"
 
 namespace kvasir::kv {
 namespace {
@@ -21,6 +18,7 @@ namespace fs = std::filesystem;
 using testing::append;
 using testing::counting;
 using testing::difference;
+using testing::Held;
 using testing::joined;
 using testing::TestLayout;
 using testing::TestRow;
@@ -60,13 +58,7 @@ struct Fixture {
   DiskStore::Options options(uint64_t cap = uint64_t{1} << 30) {
     DiskStore::Options o;
     o.dir = folder.path();
-    o.identity = {.model_id = "test",
-                  .config_fingerprint = "c",
-                  .weights_digest = "w",
-                  .numerics_id = "n",
-                  .scheme_key = "plain-f32",
-                  .tokenizer_hash = "t",
-                  .ns = ""};
+    o.identity = testing::test_identity();
     o.cap_bytes = cap;
     o.verify = true;
     o.warn = [this](const std::string& text) { warn(text); };
@@ -76,11 +68,7 @@ struct Fixture {
     const std::lock_guard lock(mutex);
     warnings.push_back(text);
   }
-  TestRow computed(const std::vector<int32_t>& tokens) {
-    TestRow row{cache.create(), {}};
-    append(cache, row, tokens);
-    return row;
-  }
+  TestRow computed(const std::vector<int32_t>& tokens) { return testing::computed(cache, tokens); }
   // What an engine does with a finished row; its own references go.
   void turn(const std::vector<int32_t>& tokens, std::string_view key = "k") {
     const TestRow row = computed(tokens);
@@ -110,18 +98,6 @@ struct Fixture {
     std::ofstream(place) << "in the way";
     return place;
   }
-};
-
-// Holds back every writer of a store, as an opening process does.
-class Held {
- public:
-  explicit Held(const fs::path& dir) : fd_(::open((dir / ".lock").c_str(), O_RDWR | O_CREAT, 0600)) {
-    EXPECT_EQ(::flock(fd_, LOCK_EX), 0);
-  }
-  ~Held() { ::close(fd_); }
-
- private:
-  int fd_;
 };
 
 // P36
