@@ -195,8 +195,7 @@ Sampled Engine::sample(Row& row, int32_t index) {
   const auto generated = static_cast<int64_t>(row.outcome.tokens.size());
   const int wanted = candidates_in_step_ > 0 ? candidates_wanted(row) : 0;
   if (wanted > 0) {
-    if (!model_->candidates(index, wanted, candidates_))
-      throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
+    if (!model_->candidates(index, wanted, candidates_)) refuse_nan_logits();
     largest_.clear();
     for (const ops::Candidate& c : candidates_) largest_.push_back({c.id, c.value});
     Sampled sampled;

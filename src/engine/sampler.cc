@@ -208,14 +208,15 @@ int32_t categorical(std::span<const float> logits, float u) {
 
 namespace {
 
-[[noreturn]] void refuse_nan() {
-  throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
-}
 [[noreturn]] void refuse_none() {
   throw_error(ErrorCode::invalid_input, "no_valid_token: every token is excluded");
 }
 
 }  // namespace
+
+void refuse_nan_logits() {
+  throw_error(ErrorCode::internal, "nan_logits: the model produced a logit that is not a number");
+}
 
 Sampler::Sampler(SamplingOptions options)
     : options_(std::move(options)),
@@ -542,7 +543,7 @@ Sampled Sampler::sample(std::span<float> logits, std::span<const int32_t> histor
 
   Sampled result;
   const int64_t best = kernels().argmax(logits.data(), static_cast<int64_t>(logits.size()));
-  if (best < 0) refuse_nan();
+  if (best < 0) refuse_nan_logits();
   if (logits[static_cast<size_t>(best)] == kMinusInfinity) refuse_none();
 
   const bool wants_logprobs = top_logprobs >= 0;

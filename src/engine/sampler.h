@@ -145,6 +145,9 @@ class Sampler {
   mutable std::vector<double> blocks_;
 };
 
+// Throws Error{internal} "nan_logits".
+[[noreturn]] void refuse_nan_logits();
+
 // exp(x) in f32, for x <= 0: one implementation, no library calls, at most 2 ulp from the true value.
 float sampling_exp(float x);
 // Smallest i whose inclusive prefix sum of exp(logits - max) exceeds u * total, blocks of 1024 summed in f64

@@ -100,7 +100,6 @@ bool ProgramBuilder::is_output(ValueId id) const {
 }
 
 std::optional<size_t> ProgramBuilder::only_reader(ValueId id) const {
-  if (is_output(id)) return std::nullopt;
   std::optional<size_t> reader;
   for (size_t i = 0; i < ops_.size(); ++i)
     for (const ValueId in : ops_[i]->inputs()) {

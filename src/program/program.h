@@ -92,7 +92,7 @@ class ProgramBuilder {
   const Value& at(ValueId id) const;
   bool is_output(ValueId id) const;  // itself, or a view of it
   // For rewrites: the op that alone reads `id`, itself or through views of its columns; empty where none or
-  // several do, or where it is wanted after the run.
+  // several do. Whether it is wanted after the run as well, is_output() tells.
   std::optional<size_t> only_reader(ValueId id) const;
   const std::vector<std::unique_ptr<Op>>& ops() const { return ops_; }
   std::vector<std::unique_ptr<Op>>& mutable_ops() { return ops_; }  // for rewrites

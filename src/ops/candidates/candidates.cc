@@ -56,12 +56,11 @@ class Candidates final : public program::Op {
   const CandidateKernels& kernels_;
 };
 
-// A piece of a segment: logits of so many rows at most, and so many of them, stay in the second-level cache.
-constexpr int64_t kRowBlock = 128;
-constexpr int64_t kPieceLogits = kRowBlock * 256;
+// So many logits of a piece of a segment stay in the second-level cache.
+constexpr int64_t kPieceLogits = kPieceRows * 256;
 
 int64_t piece_columns(int64_t rows, const CandidateSegments& segments) {
-  return std::min(segments.width, kPieceLogits / std::min(rows, kRowBlock) / 32 * 32);
+  return std::min(segments.width, kPieceLogits / std::min(rows, kPieceRows) / 32 * 32);
 }
 
 class LinearCandidates final : public program::Op {
@@ -96,7 +95,6 @@ class LinearCandidates final : public program::Op {
                                            static_cast<size_t>(context.member) * scratch_bytes(rows));
     const int64_t most_columns = piece_columns(rows, segments_);
     product.out_stride = most_columns;
-    const std::byte* input = product.input.data;
     WorkRange piece{};
     while (context.work.take(context.member, segments_.count, 1, piece)) {
       for (int64_t row = 0; row < rows; ++row) new (lists(context, y, row) + piece.begin) CandidateList;
@@ -105,14 +103,13 @@ class LinearCandidates final : public program::Op {
       for (int64_t column = begin; column < end; column += most_columns) {
         const int64_t columns = std::min(most_columns, end - column);
         product.out_first = column;
-        for (int64_t row = 0; row < rows; row += kRowBlock) {
-          product.input.data = input + static_cast<size_t>(row) * product.input.stride;
-          product.input.rows = std::min(kRowBlock, rows - row);
-          matmul_piece(product, column / kPanelRows, (column + columns + kPanelRows - 1) / kPanelRows);
-          for (int64_t r = 0; r < product.input.rows; ++r)
-            kernels_.scan(product.out + r * product.out_stride, columns, static_cast<int32_t>(column), most,
-                          lists(context, y, row + r) + piece.begin);
-        }
+        matmul_piece_by_rows(product, column / kPanelRows, (column + columns + kPanelRows - 1) / kPanelRows,
+                             [&](int64_t row, int64_t count) {
+                               for (int64_t r = 0; r < count; ++r)
+                                 kernels_.scan(product.out + r * product.out_stride, columns,
+                                               static_cast<int32_t>(column), most,
+                                               lists(context, y, row + r) + piece.begin);
+                             });
       }
     }
   }
@@ -120,7 +117,7 @@ class LinearCandidates final : public program::Op {
  private:
   // Enough for steps of fewer rows, too: those have wider pieces.
   size_t scratch_bytes(int64_t rows) const {
-    return static_cast<size_t>(std::min(std::min(rows, kRowBlock) * segments_.width, kPieceLogits)) *
+    return static_cast<size_t>(std::min(std::min(rows, kPieceRows) * segments_.width, kPieceLogits)) *
            sizeof(float);
   }
 
@@ -176,22 +173,15 @@ int fuse_linear_candidates(program::ProgramBuilder& builder) {
       continue;
     const ValueId logits = ops[i]->outputs()[0];
     // Whatever else reads the logits would miss them in a step that writes none.
-    size_t reader = 0;
-    int readers = 0;
-    for (size_t j = 0; j < ops.size(); ++j)
-      for (const ValueId in : ops[j]->inputs())
-        if (in == logits || builder.at(in).base == logits) {
-          reader = j;
-          ++readers;
-        }
-    if (readers != 1) continue;
-    const auto* candidates = dynamic_cast<const Candidates*>(ops[reader].get());
+    const std::optional<size_t> reader = builder.only_reader(logits);
+    if (!reader) continue;
+    const auto* candidates = dynamic_cast<const Candidates*>(ops[*reader].get());
     if (candidates == nullptr) continue;
     const ValueId y = candidates->outputs()[0];
     const CandidateSegments segments = candidates->segments();
     const IsaLevel isa = candidates->isa();
     ops[i] = std::make_unique<LinearCandidates>(std::move(ops[i]), std::move(*linear), y, segments, isa);
-    ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(reader));
+    ops.erase(ops.begin() + static_cast<std::ptrdiff_t>(*reader));
     ++fused;
   }
   return fused;

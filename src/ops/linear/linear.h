@@ -66,6 +66,19 @@ struct RecordedLinear {
   Matmul product(const program::OpContext& context, const std::vector<program::ValueId>& inputs,
                  const Part& part, int64_t rows) const;
 };
+// A piece of a product whose results are used up at once: computed for kPieceRows rows at a time, each block
+// to product.out, then done(first row, rows).
+inline constexpr int64_t kPieceRows = 128;
+template <typename Done>
+void matmul_piece_by_rows(Matmul product, int64_t begin, int64_t end, Done&& done) {
+  const PreparedRows all = product.input;
+  for (int64_t row = 0; row < all.rows; row += kPieceRows) {
+    product.input.data = all.data + static_cast<size_t>(row) * all.stride;
+    product.input.rows = all.rows - row < kPieceRows ? all.rows - row : kPieceRows;
+    matmul_piece(product, begin, end);
+    done(row, product.input.rows);
+  }
+}
 std::optional<RecordedLinear> recorded_linear(const program::Op& op);  // empty for any other op
 
 }  // namespace kvasir::ops

@@ -15,9 +15,8 @@ namespace {
 using program::OpContext;
 using program::ValueId;
 
-// A piece: so many columns of so many rows at most.
+// Of a piece.
 constexpr int64_t kMostUnits = 16;
-constexpr int64_t kRowBlock = 128;
 
 class LinearPrepare final : public program::Op {
  public:
@@ -41,7 +40,6 @@ class LinearPrepare final : public program::Op {
     Matmul product = linear_.product(context, inputs(), part, rows);
     product.out = reinterpret_cast<float*>(context.workspace +
                                            static_cast<size_t>(context.member) * scratch_bytes(rows));
-    const std::byte* input = product.input.data;
     // Pairs of units are whole blocks of 32 columns.
     const int64_t units = matmul_units(product);
     const int64_t grain = std::min(linear_.piece_units(units, context.members), kMostUnits);
@@ -50,19 +48,16 @@ class LinearPrepare final : public program::Op {
     while (context.work.take(context.member, units, grain, piece)) {
       product.out_first = piece.begin * kPanelRows;
       const int64_t end = std::min(piece.end * kPanelRows, columns);
-      for (int64_t row = 0; row < rows; row += kRowBlock) {
-        product.input.data = input + static_cast<size_t>(row) * product.input.stride;
-        product.input.rows = std::min(kRowBlock, rows - row);
-        matmul_piece(product, piece.begin, piece.end);
+      matmul_piece_by_rows(product, piece.begin, piece.end, [&](int64_t row, int64_t count) {
         prepare_columns(prepare_.mode, product.out, product.out_stride, columns, product.out_first, end,
-                        product.input.rows, context.row<std::byte>(y, row), context.stride(y), prepare_.isa);
-      }
+                        count, context.row<std::byte>(y, row), context.stride(y), prepare_.isa);
+      });
     }
   }
 
  private:
   static size_t scratch_bytes(int64_t rows) {
-    return static_cast<size_t>(std::min(rows, kRowBlock) * kMostUnits * kPanelRows) * sizeof(float);
+    return static_cast<size_t>(std::min(rows, kPieceRows) * kMostUnits * kPanelRows) * sizeof(float);
   }
 
   RecordedLinear linear_;
@@ -79,7 +74,7 @@ int fuse_linear_prepare(program::ProgramBuilder& builder) {
     if (!linear || linear->has_residual || linear->parts.size() != 1) continue;
     const ValueId product = ops[i]->outputs()[0];
     const std::optional<size_t> reader = builder.only_reader(product);
-    if (!reader) continue;
+    if (!reader || builder.is_output(product)) continue;
     const std::optional<RecordedPrepare> prepare = recorded_prepare(*ops[*reader]);
     if (!prepare || ops[*reader]->inputs()[0] != product) continue;
     KVASIR_CHECK(prepare->isa == linear->isa && prepare->cols == builder.at(product).width);

@@ -72,7 +72,7 @@ int fuse_norm_prepare(program::ProgramBuilder& builder) {
     if (!norm || norm->options.vectors != 1) continue;
     const ValueId normed = ops[i]->outputs()[0];
     const std::optional<size_t> reader = builder.only_reader(normed);
-    if (!reader) continue;
+    if (!reader || builder.is_output(normed)) continue;
     const std::optional<RecordedPrepare> prepare = recorded_prepare(*ops[*reader]);
     if (!prepare || ops[*reader]->inputs()[0] != normed) continue;
     KVASIR_CHECK(prepare->isa == norm->isa && prepare->cols == norm->width);

@@ -11,12 +11,12 @@ using program::ValueId;
 class RmsNorm final : public program::Op {
  public:
   RmsNorm(ValueId x, ValueId y, const RmsNormOptions& options, int64_t width, IsaLevel isa)
-      : Op({x}, {y}), options_(options), width_(width), isa_(isa), kernels_(rms_norm_kernels(isa)) {
-    if (options_.gains.empty()) options_.gains.push_back({options_.vectors, nullptr});
-    for (const RmsNormGain& gain : options_.gains)
-      gain_of_.insert(gain_of_.end(), static_cast<size_t>(gain.vectors), gain.data);
-    KVASIR_CHECK(static_cast<int64_t>(gain_of_.size()) == options_.vectors);
-  }
+      : Op({x}, {y}),
+        options_(options),
+        width_(width),
+        isa_(isa),
+        kernels_(rms_norm_kernels(isa)),
+        gain_of_(gain_of_vectors(options)) {}
 
   std::string_view kind() const override { return "rms_norm"; }
   std::string describe() const override {
@@ -50,6 +50,15 @@ class RmsNorm final : public program::Op {
 };
 
 }  // namespace
+
+std::vector<const float*> gain_of_vectors(const RmsNormOptions& options) {
+  std::vector<const float*> gains;
+  if (options.gains.empty()) gains.assign(static_cast<size_t>(options.vectors), nullptr);
+  for (const RmsNormGain& gain : options.gains)
+    gains.insert(gains.end(), static_cast<size_t>(gain.vectors), gain.data);
+  KVASIR_CHECK(static_cast<int64_t>(gains.size()) == options.vectors);
+  return gains;
+}
 
 ValueId rms_norm(program::ProgramBuilder& builder, ValueId x, const RmsNormOptions& options, IsaLevel isa) {
   const program::Value& value = builder.at(x);

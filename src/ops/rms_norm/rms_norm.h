@@ -39,6 +39,9 @@ struct RmsNormOptions {
   std::vector<RmsNormGain> gains;  // covering `vectors` in order; empty: no gain
 };
 
+// The gain of each vector of a row [vectors], null where there is none.
+std::vector<const float*> gain_of_vectors(const RmsNormOptions& options);
+
 // Appends the op; the result has x's shape. May work in place.
 program::ValueId rms_norm(program::ProgramBuilder& builder, program::ValueId x, const RmsNormOptions& options,
                           IsaLevel isa);

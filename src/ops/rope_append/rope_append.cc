@@ -28,9 +28,7 @@ class RopeAppend final : public program::Op {
       : Op({x, table, v}, std::move(y)), norm_(norm), rope_(rope), append_(append), rotate_(rope.kernel()) {
     if (!norm_) return;
     norm_kernels_ = &rms_norm_kernels(norm_->isa);
-    if (norm_->options.gains.empty()) gain_of_.assign(static_cast<size_t>(rope_.heads), nullptr);
-    for (const RmsNormGain& gain : norm_->options.gains)
-      gain_of_.insert(gain_of_.end(), static_cast<size_t>(gain.vectors), gain.data);
+    gain_of_ = gain_of_vectors(norm_->options);
     KVASIR_CHECK(static_cast<int64_t>(gain_of_.size()) == rope_.heads);
   }
 
@@ -171,7 +169,8 @@ int fuse_rope_append(program::ProgramBuilder& builder) {
     std::optional<RecordedRmsNorm> norm;
     if (writer >= 0) norm = recorded_rms_norm(*ops[static_cast<size_t>(writer)]);
     if (norm && (norm->options.vectors != rope->heads || norm->width != rope->head_dim ||
-                 ops[static_cast<size_t>(writer)]->outputs()[0] != x || builder.only_reader(x) != i))
+                 ops[static_cast<size_t>(writer)]->outputs()[0] != x || builder.only_reader(x) != i ||
+                 builder.is_output(x)))
       norm.reset();
     if (norm) x = ops[static_cast<size_t>(writer)]->inputs()[0];
     const AppendKvOptions options = *recorded_append_kv(*ops[static_cast<size_t>(append)]);
