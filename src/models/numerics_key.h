@@ -17,7 +17,7 @@
 namespace kvasir::models {
 
 // Changes whenever a kernel, a reduction order or a graph changes the bits that it produces.
-inline constexpr int kKernelSetVersion = 2;
+inline constexpr int kKernelSetVersion = 3;
 
 struct NumericsParts {
   std::string weights;      // hex digest of everything packed, in packing order

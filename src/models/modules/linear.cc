@@ -48,6 +48,9 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
 Inputs layer_inputs(const GraphContext& context, int64_t layer, Inputs elsewhere) {
   return layer + 1 == context.config.layers ? Inputs::finer : elsewhere;
 }
+Inputs feed_forward_inputs(const GraphContext& context, int64_t layer) {
+  return layer < context.config.layers / 10 ? Inputs::finer : layer_inputs(context, layer, Inputs::usual);
+}
 
 Linear::Linear(GraphContext& context, const std::vector<MatrixPart>& parts,
                const std::vector<VectorPart>& bias, Inputs inputs) {

@@ -10,11 +10,13 @@
 namespace kvasir::models {
 
 // How closely mode int8 rounds a projection's inputs: as usual, or to 16 bits where that buys the most
-// accuracy for the least time (docs/matmul.md): k, v, attention's output, the head, and the whole last layer,
-// whose errors nothing behind it evens out. Other modes know no difference.
+// accuracy for the least time (docs/matmul.md): k, v, attention's output, the head, the whole last layer,
+// whose errors nothing behind it evens out, and the feed-forward of the first tenth of the layers, whose
+// errors go through all others. Other modes know no difference.
 enum class Inputs : uint8_t { usual, finer, finer_but_first };  // finer_but_first: but for the first part
 // Of a projection of a layer: finer in the last one, `elsewhere` in the others.
 Inputs layer_inputs(const GraphContext& context, int64_t layer, Inputs elsewhere);
+Inputs feed_forward_inputs(const GraphContext& context, int64_t layer);
 
 class Linear {
  public:

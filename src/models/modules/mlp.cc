@@ -34,7 +34,7 @@ ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
   const IsaLevel isa = context.options.isa;
   const std::string p = context.layer_path(layer);
   const int64_t I = m.intermediate;
-  const Inputs inputs = layer_inputs(context, layer, Inputs::usual);
+  const Inputs inputs = feed_forward_inputs(context, layer);
 
   ValueId activated;
   if (m.gated) {

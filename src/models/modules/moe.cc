@@ -64,7 +64,7 @@ ValueId moe(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
   const Linear router = Linear::in_f32(context, {p + m.names.router, m.experts.count, m.hidden, {}});
   const ValueId logits = router.apply(context, "router", x);
 
-  const Inputs inputs = layer_inputs(context, layer, Inputs::usual);
+  const Inputs inputs = feed_forward_inputs(context, layer);
   ops::ExpertsOptions options;
   options.used = m.experts.used;
   options.normalize = m.experts.normalize;
