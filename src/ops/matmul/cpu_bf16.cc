@@ -20,20 +20,24 @@ constexpr int kTileRows = 2;
 constexpr int kPanels = 4;
 
 template <int P>
-void run_tiles(const uint8_t* const* w, int pairs, const uint8_t* x, size_t stride, int rows, float* acc) {
+void run_tiles(const uint8_t* const* w, int pairs, const uint8_t* x, size_t stride, int rows, float* acc,
+               bool requests) {
   int r = 0;
   if constexpr (P <= 2) {
     for (; r + kTileRows <= rows; r += kTileRows)
-      bf16_tile<kTileRows, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+      bf16_tile<kTileRows, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock,
+                              requests);
   }
   if constexpr (kTileRows >= 8) {
     for (; r + 4 <= rows; r += 4)
-      bf16_tile<4, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+      bf16_tile<4, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock,
+                      requests);
     for (; r + 2 <= rows; r += 2)
-      bf16_tile<2, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+      bf16_tile<2, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock,
+                      requests);
   }
   for (; r < rows; ++r)
-    bf16_tile<1, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock);
+    bf16_tile<1, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock, requests);
 }
 
 }  // namespace
@@ -47,6 +51,7 @@ void matmul_bf16(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
   const int64_t panel_end = unit_end * unit_panels;
   // Few rows: four panels, else two and more rows.
   const int most = row_end - row_begin <= 4 ? kPanels : 2;
+  const bool requests = !call.one_request;
   alignas(64) float acc[kPanels][kRowBlock][16];
   for (int64_t panel = unit_begin * unit_panels; panel < panel_end;) {
     const int64_t left = panel_end - panel;
@@ -62,13 +67,13 @@ void matmul_bf16(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
         const uint8_t* x = call.input + call.input_stride * static_cast<size_t>(row) + 2 * col;
         switch (panels) {
           case 4:
-            run_tiles<4>(w, pairs, x, call.input_stride, rows, acc[0][0]);
+            run_tiles<4>(w, pairs, x, call.input_stride, rows, acc[0][0], requests);
             break;
           case 2:
-            run_tiles<2>(w, pairs, x, call.input_stride, rows, acc[0][0]);
+            run_tiles<2>(w, pairs, x, call.input_stride, rows, acc[0][0], requests);
             break;
           default:
-            run_tiles<1>(w, pairs, x, call.input_stride, rows, acc[0][0]);
+            run_tiles<1>(w, pairs, x, call.input_stride, rows, acc[0][0], requests);
         }
         for (int p = 0; p < panels; ++p) w[p] += weight.chunk_stride;
       }

@@ -7,7 +7,7 @@ namespace {
 
 #include "ops/matmul/tiles.h"
 
-using Direct = void (*)(const uint8_t* p, int requests, const CodeChunk& w, int blocks, const Int8Row& x,
+using Direct = void (*)(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, int blocks, const Int8Row& x,
                         int offset, float* acc);
 
 #if defined(__AVX512F__)
@@ -79,11 +79,18 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
   const uint8_t* data = weight.data + static_cast<size_t>(panel) * weight.panel_stride;
   __builtin_memset(acc, 0, static_cast<size_t>(rows) * 64);
   CodeChunk chunk;
+  const size_t chunks_ahead = weight.chunk_stride > kOneAhead ? 1 : kOneAhead / weight.chunk_stride;
+  const auto ahead =
+      call.one_request ? static_cast<ptrdiff_t>(chunks_ahead * weight.chunk_stride) : kInTwoSteps;
   for (int64_t col = 0; col < weight.cols; col += kChunkCols, data += weight.chunk_stride) {
     const int cols = static_cast<int>(smaller(kChunkCols, weight.cols - col));
     const size_t codes = code_bytes_of(weight, cols);
     // Scales are read before the codes in front of them: those of the next chunk are needed first.
     for (size_t line = codes; line < weight.chunk_stride; line += 64) {
+      if (ahead != kInTwoSteps) {
+        __builtin_prefetch(data + line + ahead, 0, 3);
+        continue;
+      }
       __builtin_prefetch(data + line + kFarAhead, 0, 2);
       __builtin_prefetch(data + line + weight.chunk_stride, 0, 3);
     }
@@ -98,7 +105,7 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
                           : step == 4       ? direct->four
                           : step == 2       ? direct->two
                                             : direct->one;
-      tile(data, r > 0 ? 0 : call.one_request ? 1 : 2, chunk, cols / kBlockCols, input, offset, acc + 16 * r);
+      tile(data, r > 0 ? 0 : ahead, chunk, cols / kBlockCols, input, offset, acc + 16 * r);
       input.advance(step);
       r += step;
     }

@@ -38,8 +38,10 @@ KVASIR_INLINE void request(const uint8_t* p) {
   __builtin_prefetch(p + kFarAhead, 0, 2);
   __builtin_prefetch(p + kNearAhead, 0, 3);
 }
-// Where one request a line is enough (KernelCall::one_request): so far ahead, into the first-level cache.
-inline constexpr size_t kOneAhead = 6144;
+// Where one request a line is enough (KernelCall::one_request): into the first-level cache, as many whole
+// chunks ahead as fit this, so that codes request codes and scales request scales and no line is left out or
+// asked for twice.
+inline constexpr size_t kOneAhead = 8500;
 KVASIR_INLINE void request_chunk(const uint8_t* p, size_t bytes) {
   for (size_t line = 0; line < bytes; line += 64) request(p + line);
 }

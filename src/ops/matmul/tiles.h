@@ -169,10 +169,11 @@ static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offs
 }
 
 // The same sums for few rows: codes go from the packed block `p` straight into registers; only scales are
-// unpacked (in `w`). `requests`: how often lines further on are requested; 0: a tile before this one, which
-// has been through the block, did.
+// unpacked (in `w`). `ahead`: lines so many bytes further on are requested; kInTwoSteps: as request() does;
+// 0: a tile before this one, which has been through the block, did.
+constexpr ptrdiff_t kInTwoSteps = -1;
 template <int R, int kBits, Table kTable, int kSub, bool kMinima, bool kWide>
-static void int8_direct(const uint8_t* p, int requests, const CodeChunk& w, int blocks, const Int8Row& x,
+static void int8_direct(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, int blocks, const Int8Row& x,
                         int offset, float* acc) {
   constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
   RowFacts<R, kSub, kMinima, kOffset> facts;
@@ -183,9 +184,9 @@ static void int8_direct(const uint8_t* p, int requests, const CodeChunk& w, int 
   const uint8_t* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
   for (int b = 0; b < blocks; ++b, p += 64 * kBits) {
-    if (kBits <= 5 && requests == 1) {
-      for (int i = 0; i < kBits; ++i) __builtin_prefetch(p + 64 * i + kOneAhead, 0, 3);
-    } else if (requests > 0) {
+    if (ahead > 0) {
+      for (int i = 0; i < kBits; ++i) __builtin_prefetch(p + 64 * i + ahead, 0, 3);
+    } else if (ahead == kInTwoSteps) {
       for (int i = 0; i < kBits; ++i) request(p + 64 * i);
     }
     Bytes quads[8];
@@ -258,10 +259,10 @@ static void f32_tile(const float* const* w, int cols, const uint8_t* x, size_t s
     for (int r = 0; r < R; ++r) store(acc + 16 * (p * acc_rows + r), a[p][r]);
 }
 
-// bf16 weights [col pair][16][2] of P panels against bf16 rows.
+// bf16 weights [col pair][16][2] of P panels against bf16 rows. `requests`: few rows ask for lines ahead.
 template <int R, int P>
 static void bf16_tile(const uint8_t* const* w, int pairs, const uint8_t* x, size_t stride, float* acc,
-                      int acc_rows) {
+                      int acc_rows, bool requests) {
   Floats a[P][R];
   for (int p = 0; p < P; ++p)
     for (int r = 0; r < R; ++r) a[p][r] = load(acc + 16 * (p * acc_rows + r));
@@ -269,7 +270,7 @@ static void bf16_tile(const uint8_t* const* w, int pairs, const uint8_t* x, size
     Bytes weight[P];
     for (int p = 0; p < P; ++p) {
       weight[p] = load(w[p] + 64 * c);
-      if constexpr (R <= 4) request(w[p] + 64 * c);
+      if (R <= 4 && requests) request(w[p] + 64 * c);
     }
     for (int r = 0; r < R; ++r) {
       int32_t pair;
