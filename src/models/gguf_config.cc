@@ -204,7 +204,6 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
     // The 27B model scales by its width per head, the others by their head_dim.
     t["query_pre_attn_scalar"] = layers == 62 ? hidden / t.value("num_attention_heads", uint64_t{1})
                                               : t.value("head_dim", uint64_t{256});
-    if (layers == 62 && !t.contains("rope_scaling")) t["rope_scaling"] = nullptr;
   } else if (type == "exaone4") {
     if (!t.contains("sliding_window")) t["sliding_window"] = nullptr;  // none, not the class's default
   } else if (type == "olmo2") {
@@ -331,9 +330,12 @@ ModelConfig parse_gguf_config(const GgufFile& file) {
   ModelConfig config = as_gguf(parse_config(t, nullptr, file.path()), found->permuted_qk);
   const Metadata m(file, architecture);
   // It multiplies what the type itself gives; a longrope's own is not stored, so that this one is all of it.
-  if (const auto factor = m.real("rope.scaling.attn_factor"))
-    for (RopeConfig& rope : config.ropes)
-      if (rope.kind != RopeKind::longrope) rope.attention_factor *= *factor;
+  const double factor = m.real("rope.scaling.attn_factor").value_or(1);
+  if (!(factor > 0) || std::isinf(factor))
+    throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected a number above 0", file.path(),
+                m.key("rope.scaling.attn_factor"), factor);
+  for (RopeConfig& rope : config.ropes)
+    if (rope.kind != RopeKind::longrope) rope.attention_factor *= factor;
   if (t.contains("rope_scaling") && std::ranges::all_of(config.ropes, [](const RopeConfig& rope) {
         return rope.kind == RopeKind::standard;
       }))

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
 
 #include "base/error.h"
 #include "base/test_folder.h"
@@ -17,12 +19,13 @@ namespace {
 using formats::GgufWriter;
 
 // A file of metadata alone: the configuration needs no tensors.
-ModelConfig parse(const std::string& architecture, const std::function<void(GgufWriter&)>& more) {
+ModelConfig parse(const std::string& architecture, const std::function<void(GgufWriter&)>& more,
+                  uint32_t layers = 4) {
   const TestFolder folder("gguf_config");
   GgufWriter writer;
   const std::string a = architecture + ".";
   writer.set_string("general.architecture", architecture);
-  for (const auto& [key, value] : {std::pair{"block_count", 4u},
+  for (const auto& [key, value] : {std::pair{"block_count", layers},
                                    {"context_length", 256u},
                                    {"embedding_length", 64u},
                                    {"feed_forward_length", 96u},
@@ -61,6 +64,10 @@ TEST(GgufConfig, DefaultsAreTheFormats) {
   EXPECT_EQ(qwen3.ropes.front().theta, 10000);
   EXPECT_EQ(qwen3.kv_heads, 4);
   EXPECT_EQ(parse("gemma3", [](GgufWriter&) {}).kv_heads, 4);
+  EXPECT_EQ(parse(
+                "gemma3", [](GgufWriter&) {}, 62)
+                .attention_scale,
+            0.25);  // the 27B model's
 }
 
 TEST(GgufConfig, ScalingIsLinearUnlessItSaysOtherwise) {
@@ -99,6 +106,8 @@ TEST(GgufConfig, MagnitudesOfYarn) {
                          "mistral3")
                          .attention_factor,
                      own / (1 + 0.1 * static_cast<double>(all) * std::log(4.0)));
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity()})
+    EXPECT_THROW(rope_of([&](GgufWriter& w) { w.set_f32("llama.rope.scaling.attn_factor", bad); }), Error);
   refused(
       "llama",
       [](GgufWriter& w) {

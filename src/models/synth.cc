@@ -253,10 +253,12 @@ void write_metadata(const ModelConfig& m, const json& t, std::string_view archit
         u32("rope.scaling.original_context_length", static_cast<int64_t>(main.original_max_position));
         f32("rope.scaling.yarn_beta_fast", main.beta_fast);
         f32("rope.scaling.yarn_beta_slow", main.beta_slow);
-        if (m.model_type == "ministral3")
-          f32("rope.scaling.yarn_log_multiplier", t["rope_parameters"].value("mscale_all_dim", 0.0));
-        else if (const double own = yarn_magnitude(main.factor, 1); main.attention_factor != own)
-          f32("rope.scaling.attn_factor", main.attention_factor / own);
+        // Of this family alone the converter keeps mscale_all_dim.
+        const double all =
+            m.model_type == "ministral3" ? t["rope_parameters"].value("mscale_all_dim", 0.0) : 0.0;
+        if (all != 0) f32("rope.scaling.yarn_log_multiplier", all);
+        const double own = yarn_magnitude(main.factor, 1) / yarn_magnitude(main.factor, all);
+        if (main.attention_factor != own) f32("rope.scaling.attn_factor", main.attention_factor / own);
       }
     } else if (main.kind == RopeKind::llama3) {
       // The converter stores the factors of the divisors.
