@@ -12,14 +12,16 @@ namespace {
 
 using ops::ActivationFunction;
 
-// Older or private spellings of fields, rewritten to the common ones.
-void rename_fields(std::string_view model_type, nlohmann::json& t) {
+// Older or private spellings of fields, rewritten to the common ones, and defaults of classes whose published
+// checkpoints rely on them.
+void complete_fields(std::string_view model_type, nlohmann::json& t) {
   auto move = [&](const char* from, const char* to) {
     if (t.contains(from) && !t.contains(to)) t[to] = t[from];
   };
   if (model_type == "exaone") {
     move("num_layers", "num_hidden_layers");
     move("layer_norm_epsilon", "rms_norm_eps");
+    move("activation_function", "hidden_act");
   } else if (model_type == "lille-130m") {
     move("n_embd", "hidden_size");
     move("n_head", "num_attention_heads");
@@ -38,17 +40,25 @@ void rename_fields(std::string_view model_type, nlohmann::json& t) {
     move("n_layers", "num_hidden_layers");
     move("max_sequence_length", "max_position_embeddings");
     move("embedding_size", "vocab_size");
-    const bool given = t.contains("mlp_hidden_size") && !t["mlp_hidden_size"].is_null();
     if (!t.contains("intermediate_size")) {
       // The size counts both halves of the fused matrix.
-      if (given && t["mlp_hidden_size"].is_number_integer())
-        t["intermediate_size"] = t["mlp_hidden_size"].get<int64_t>() / 2;
-      else if (t["d_model"].is_number_integer() &&
-               t.value("mlp_ratio", nlohmann::json(4)).is_number_integer())
-        t["intermediate_size"] = t.value("mlp_ratio", int64_t{4}) * t["d_model"].get<int64_t>() / 2;
+      const nlohmann::json size = t.value("mlp_hidden_size", nlohmann::json()),
+                           ratio = t.value("mlp_ratio", nlohmann::json(4));
+      if (size.is_number())
+        t["intermediate_size"] = size.get<double>() / 2;
+      else if (size.is_null() && t["d_model"].is_number() && ratio.is_number())
+        t["intermediate_size"] = ratio.get<double>() * t["d_model"].get<double>() / 2;
     }
   } else if (model_type == "starcoder2" && !t.contains("vocab_size")) {
     t["vocab_size"] = 49152;
+  } else if (model_type == "gemma3_text") {
+    const std::pair<const char*, nlohmann::json> defaults[] = {
+        {"vocab_size", 262208},      {"hidden_size", 2304},
+        {"intermediate_size", 9216}, {"num_hidden_layers", 26},
+        {"num_attention_heads", 8},  {"num_key_value_heads", 4},
+        {"head_dim", 256},           {"max_position_embeddings", 131072}};
+    for (const auto& [key, value] : defaults)
+      if (t.value(key, nlohmann::json()).is_null()) t[key] = value;
   }
 }
 
@@ -160,8 +170,15 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
     // A wrapper's text part has defaults of its own class; what the wrapper says at the top fills the gaps.
     for (const char* key : {"tie_word_embeddings", "vocab_size", "bos_token_id"})
       if (!t.contains(key) && raw.contains(key)) t[key] = raw[key];
+    // It may be of another family than the wrapper's usual one: mistral3 wraps mistral and ministral3.
+    if (const auto own = text->find_text("model_type")) {
+      m.model_type = remapped(*own);
+      row = find_descriptor(m.model_type);
+      if (row == nullptr)
+        unsupported_model(where, *own, "it is the text_config of a " + *declared + " model");
+    }
   }
-  rename_fields(m.model_type, t);
+  complete_fields(m.model_type, t);
   const ConfigFields f(t, where);
 
   m.hidden = f.count("hidden_size");
@@ -236,6 +253,8 @@ std::string ModelConfig::canonical_text() const {
     for (const auto* list : {&r.short_factor, &r.long_factor, &r.divisor_factors})
       for (double v : *list) out += fmt::format(",{:a}", v);
   }
+  for (const XieluScalars& x : xielu)
+    out += fmt::format(" xielu:{:a}:{:a}:{:a}:{:a}", x.alpha_p, x.alpha_n, x.beta, x.eps);
   for (const LayerConfig& l : layer)
     out += fmt::format(" {}:{}:{}", l.window.value_or(0), l.rope, l.experts ? "e" : "d");
   return out;

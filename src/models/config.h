@@ -74,6 +74,10 @@ struct WeightNames {
   std::string activation = "mlp.act_fn";  // xielu's scalars
 };
 
+struct XieluScalars {
+  float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;  // the alphas before softplus
+};
+
 struct ModelConfig {
   std::string model_type;  // after remapping
   int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate = 0, vocab = 0;
@@ -102,6 +106,7 @@ struct ModelConfig {
 
   ops::ActivationFunction activation = ops::ActivationFunction::silu;
   bool gated = true;
+  std::vector<XieluScalars> xielu;  // a layer each, where the file keeps them in its metadata; empty: tensors
   ExpertConfig experts;
 
   std::optional<double> embed_multiplier;
@@ -112,6 +117,8 @@ struct ModelConfig {
   TieRule tie = TieRule::from_checkpoint;
 
   WeightNames names;
+  std::optional<WeightNames>
+      other_names;                // of another layout of the same tensors: taken when its table is there
   std::vector<std::string> drop;  // ECMAScript patterns of tensors that are knowingly not used
   bool gguf = false;              // tensors carry GGUF's names
   bool permuted_qk = false;       // q and k rows are stored for interleaved rope (GGUF's llama family)

@@ -31,7 +31,6 @@ json llama(const json& overrides = nullptr) {
 TEST(Config, EveryFamilyOfTheTableIsReadAtEverySize) {
   for (const std::string& family : synth_families())
     for (const std::string& size : synth_sizes()) {
-      if (family == "ministral3" && size == "tiny") continue;  // covered by the goldens
       const ModelConfig m = parse_config(synth_config(family, size), nullptr, "config.json");
       EXPECT_EQ(m.model_type, family);
       EXPECT_EQ(static_cast<int64_t>(m.layer.size()), m.layers);
@@ -77,6 +76,109 @@ TEST(Config, NestedTextConfigAndEosOrder) {
   EXPECT_EQ(parse_config(wrapped, json{{"eos_token_id", 50}}, "c").eos_ids, (std::vector<int32_t>{50}));
 }
 
+TEST(Config, WrappersOfSparseAndOfSeveralFamilies) {
+  // The published 4B: everything else is a default of the publisher's class.
+  const json gemma = {{"model_type", "gemma3"},
+                      {"text_config",
+                       {{"model_type", "gemma3_text"},
+                        {"hidden_size", 2560},
+                        {"intermediate_size", 10240},
+                        {"num_hidden_layers", 34},
+                        {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                        {"sliding_window", 1024}}}};
+  const ModelConfig m = parse_config(gemma, nullptr, "c");
+  EXPECT_EQ(m.heads, 8);
+  EXPECT_EQ(m.kv_heads, 4);
+  EXPECT_EQ(m.head_dim, 256);
+  EXPECT_EQ(m.vocab, 262208);
+  EXPECT_EQ(m.max_position, 131072);
+  EXPECT_EQ(m.attention_scale, 1.0 / 16);
+
+  const json mistral = synth_config("mistral", "tiny"), ministral = synth_config("ministral3", "tiny");
+  auto wrapped = [](json text) { return json{{"model_type", "mistral3"}, {"text_config", std::move(text)}}; };
+  EXPECT_EQ(parse_config(wrapped(mistral), nullptr, "c").model_type, "mistral");
+  EXPECT_EQ(parse_config(wrapped(ministral), nullptr, "c").model_type, "ministral3");
+  json unnamed = mistral;
+  unnamed.erase("model_type");
+  EXPECT_EQ(parse_config(wrapped(unnamed), nullptr, "c").model_type, "mistral");
+  EXPECT_THAT(message_of(wrapped({{"model_type", "rwkv"}})),
+              testing::AllOf(testing::HasSubstr("rwkv"), testing::HasSubstr("text_config of a mistral3")));
+}
+
+TEST(Config, ExaoneFourAttendsWithRopeWhereItSlides) {
+  auto layers = [](const json& change) {
+    std::string out;
+    for (const LayerConfig& l : parse_config(synth_config("exaone4", "tiny", change), nullptr, "c").layer)
+      out += l.window ? l.rope >= 0 ? "L" : "l" : l.rope >= 0 ? "G" : "g";
+    return out;
+  };
+  EXPECT_EQ(layers({}), "LLLg");
+  EXPECT_EQ(layers({{"sliding_window_pattern", nullptr}}), "LLLg");  // removes the key: the class's is 4
+  EXPECT_EQ(layers({{"sliding_window_pattern", 2}}), "LgLg");
+  EXPECT_EQ(layers({{"sliding_window_pattern", nullptr}, {"sliding_window", nullptr}}), "LLLg");
+  json none = synth_config("exaone4", "tiny");
+  none["sliding_window"] = nullptr;  // stays, as null
+  EXPECT_EQ(parse_config(none, nullptr, "c").layer[0].rope, 0);
+  EXPECT_FALSE(parse_config(none, nullptr, "c").layer[0].window);
+}
+
+TEST(Config, OlmosOriginalFields) {
+  auto original = [](const json& change) {
+    json config = {{"model_type", "olmo"}, {"d_model", 64},
+                   {"n_heads", 4},         {"n_layers", 2},
+                   {"embedding_size", 48}, {"max_sequence_length", 256},
+                   {"mlp_ratio", 3.5},     {"activation_type", "swiglu"},
+                   {"rope", true}};
+    config.update(change);
+    return config;
+  };
+  EXPECT_EQ(parse_config(original(json::object()), nullptr, "c").intermediate, 112);
+  EXPECT_EQ(parse_config(original({{"mlp_hidden_size", 192}}), nullptr, "c").intermediate, 96);
+  EXPECT_THAT(message_of(original({{"mlp_hidden_size", 193}})),
+              testing::HasSubstr("intermediate_size is 96.5"));
+  EXPECT_EQ(parse_config(original({{"clip_qkv", 0.01}}), nullptr, "c").clip_qkv, 0.01);
+  const json other = {{"include_bias", true},
+                      {"alibi", true},
+                      {"rope", false},
+                      {"layer_norm_type", "rms"},
+                      {"layer_norm_with_affine", true},
+                      {"attention_layer_norm", true},
+                      {"multi_query_attention", true},
+                      {"n_kv_heads", 2},
+                      {"activation_type", "gelu"},
+                      {"scale_logits", true}};
+  for (const auto& [key, value] : other.items())
+    EXPECT_THAT(message_of(original({{key, value}})),
+                testing::HasSubstr(fmt::format("{} is {}", key, value.dump())));
+  EXPECT_EQ(message_of(original({{"n_kv_heads", 4}, {"alibi", false}, {"clip_qkv", nullptr}})), "accepted");
+}
+
+// What a family's published code lacks is refused under every name that the kind goes by.
+TEST(Config, RopeKindsOfAFamily) {
+  const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 10000.0}, {"factor", 4.0}},
+             linear = {{"rope_type", "linear"}, {"rope_theta", 10000.0}, {"factor", 4.0}};
+  for (const char* family : {"nemotron", "internlm2", "internlm3"})
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      EXPECT_THAT(
+          message_of(synth_config(family, "tiny", {{key, yarn}})),
+          testing::HasSubstr("rope type yarn is not supported by this family; supported: default, linear"))
+          << family;
+      EXPECT_EQ(message_of(synth_config(family, "tiny", {{key, linear}})), "accepted") << family;
+    }
+  EXPECT_THAT(
+      message_of(synth_config("phi3", "tiny", {{"rope_scaling", linear}})),
+      testing::HasSubstr("rope type linear is not supported by this family; supported: default, longrope"));
+  EXPECT_THAT(message_of(llama({{"rope_scaling", {{"rope_type", "bent"}}}})),
+              testing::HasSubstr("rope type bent is not supported; supported: default, linear, dynamic"));
+  // qwen3_moe has no theta of its own.
+  EXPECT_THAT(message_of(synth_config("qwen3_moe", "tiny", {{"rope_theta", nullptr}})),
+              testing::HasSubstr("rope_theta is missing"));
+  EXPECT_EQ(message_of(synth_config("qwen3_moe", "tiny",
+                                    {{"rope_theta", nullptr},
+                                     {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}})),
+            "accepted");
+}
+
 TEST(Config, RecordDoesNotDependOnOrderOrUnknownKeys) {
   const json config = synth_config("gemma2", "tiny");
   json more = config;
@@ -108,6 +210,9 @@ TEST(Config, Refusals) {
       testing::AllOf(testing::HasSubstr("4 attention heads"), testing::HasSubstr("3 key-value heads")));
   EXPECT_THAT(message_of(llama({{"rms_norm_eps", -1e-5}})), testing::HasSubstr("rms_norm_eps"));
   EXPECT_THAT(message_of(llama({{"hidden_act", "relu"}})), testing::HasSubstr("relu"));
+  EXPECT_THAT(
+      message_of(synth_config("exaone", "tiny", {{"activation_function", "gelu"}, {"hidden_act", nullptr}})),
+      testing::HasSubstr("gelu, but exaone models use silu"));
   EXPECT_THAT(message_of(llama({{"layer_types", {"full_attention"}}})),
               testing::HasSubstr("layer_types has 1 entries, expected 4"));
   EXPECT_THAT(

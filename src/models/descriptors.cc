@@ -127,6 +127,7 @@ void qwen3(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 
 void qwen3_moe(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   qwen3(f, m, t);
+  t.rope.theta_required = true;
   t.slides = nullptr;
   if (f.flag("use_sliding_window", false)) slide_all(f, t);
   m.experts.count = f.has("num_experts") ? f.size("num_experts", 0) : f.size("num_local_experts", 0);
@@ -172,6 +173,7 @@ void phi3(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.fused_mlp = FusedMlp::gate_up;
   if (m.max_position == 0) m.max_position = 131072;
   t.rope.phi3_names = true;
+  t.rope.kinds = {RopeKind::longrope};
   slide_all(f, t);
 }
 
@@ -299,20 +301,9 @@ void glm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   t.rope.partial = 0.5;
 }
 
-// Only these length rules exist in the publisher's code.
-void linear_or_dynamic_only(const ConfigFields& f) {
-  const auto scaling = f.find_object("rope_scaling");
-  if (!scaling) return;
-  const std::string type = scaling->text("rope_type", scaling->text("type", "default"));
-  if (type != "linear" && type != "dynamic" && type != "default")
-    throw_error(ErrorCode::unsupported,
-                "{}: rope type {} is not supported by this family; supported: default, linear, dynamic",
-                f.where(), printable(type));
-}
-
 void internlm2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   llama(f, m, t);
-  linear_or_dynamic_only(f);
+  t.rope.kinds = {RopeKind::linear, RopeKind::dynamic};
   m.fused_qkv = FusedQkv::grouped;
   m.qkv_bias = m.o_bias = f.flag("bias", true);
   m.names.embed = "model.tok_embeddings";
@@ -327,8 +318,8 @@ void internlm2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.drop.push_back(R"(\.rope\.inv_freq$)");
 }
 
-void internlm3(const ConfigFields& f, ModelConfig& m, FamilyTraits&) {
-  linear_or_dynamic_only(f);
+void internlm3(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
+  t.rope.kinds = {RopeKind::linear, RopeKind::dynamic};
   m.qkv_bias = m.o_bias = f.flag("qkv_bias", f.flag("attention_bias", false));
   m.mlp_bias = f.flag("bias", f.flag("mlp_bias", false));
 }
@@ -353,17 +344,18 @@ void exaone4(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   llama(f, m, t);
   post_block(m);
   m.qk_norm = QkNorm::head;
-  if (f.size("sliding_window", 0) == 0) return;
+  // An explicit null (or 0) means no windows, and then every layer has rope; absent keys mean the class's
+  // own.
+  if (f.object().contains("sliding_window") && f.size("sliding_window", 0) == 0) return;
+  t.window = 4096;
   t.has_rope = [](int64_t, bool sliding) { return sliding; };
-  const nlohmann::json* pattern = f.find("sliding_window_pattern");
-  if (pattern == nullptr) return;
-  if (pattern->is_string()) {
+  if (const nlohmann::json* pattern = f.find("sliding_window_pattern"); pattern && pattern->is_string()) {
     const std::string text = f.text("sliding_window_pattern", "");
     if (text.empty() || text.find_first_not_of("LG") != std::string::npos)
       f.reject("sliding_window_pattern", "a count or a string of L and G");
     t.slides = [text](int64_t i) { return text[static_cast<size_t>(i) % text.size()] == 'L'; };
   } else {
-    full_every(f.count("sliding_window_pattern"), t);
+    full_every(f.count("sliding_window_pattern", 4), t);
   }
 }
 
@@ -375,13 +367,7 @@ void nemotron(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.activation = ActivationFunction::relu2;
   m.gated = false;
   t.rope.partial = 0.5;
-  if (const auto scaling = f.find_object("rope_scaling")) {
-    const std::string type = scaling->text("rope_type", scaling->text("type", "default"));
-    if (type != "linear" && type != "default")
-      throw_error(ErrorCode::unsupported,
-                  "{}: rope type {} is not supported by nemotron; supported: default, linear", f.where(),
-                  printable(type));
-  }
+  t.rope.kinds = {RopeKind::linear};
 }
 
 void minicpm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
@@ -449,6 +435,15 @@ void nanochat(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.tie = TieRule::never;
   m.names.up = "mlp.fc1";
   m.names.down = "mlp.fc2";
+  WeightNames& original = m.other_names.emplace(m.names);
+  original.embed = "transformer.wte";
+  original.layer = "transformer.h.{i}.";
+  original.q = "attn.c_q";
+  original.k = "attn.c_k";
+  original.v = "attn.c_v";
+  original.o = "attn.c_proj";
+  original.up = "mlp.c_fc";
+  original.down = "mlp.c_proj";
 }
 
 void helium(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
@@ -462,12 +457,32 @@ void helium(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 void olmo(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.norm = NormKind::layer_norm_no_affine;
   m.epsilon = 1e-5f;
+  if (f.has("clip_qkv")) m.clip_qkv = f.positive("clip_qkv");
   if (!f.has("d_model")) {
     llama(f, m, t);
-    if (f.has("clip_qkv")) m.clip_qkv = f.positive("clip_qkv");
     return;
   }
-  // The original layout of the checkpoints, before they were converted.
+  // The original layout of the checkpoints, before they were converted. The class that wrote it could do more
+  // than its checkpoints do.
+  const std::pair<const char*, nlohmann::json> fixed[] = {{"activation_type", "swiglu"},
+                                                          {"alibi", false},
+                                                          {"attention_layer_norm", false},
+                                                          {"bias_for_layer_norm", false},
+                                                          {"block_type", "sequential"},
+                                                          {"embedding_layer_norm", false},
+                                                          {"include_bias", false},
+                                                          {"layer_norm_type", "default"},
+                                                          {"layer_norm_with_affine", false},
+                                                          {"multi_query_attention", false},
+                                                          {"n_kv_heads", m.heads},
+                                                          {"norm_after", false},
+                                                          {"rope", true},
+                                                          {"scale_logits", false}};
+  for (const auto& [key, value] : fixed)
+    if (const nlohmann::json* given = f.find(key); given != nullptr && *given != value)
+      throw_error(ErrorCode::unsupported, "{}: {} is {}; supported in OLMo's original layout: {}", f.where(),
+                  key, printable(given->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
+                  value.dump());
   no_bias(m);
   m.fused_qkv = FusedQkv::concat;
   m.fused_mlp = FusedMlp::up_gate;
@@ -555,7 +570,7 @@ constexpr auto kDescriptors = std::to_array<Descriptor>({
 constexpr auto kRemap = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"iquestcoder", "llama"},
     {"gemma3", "gemma3_text"},
-    {"mistral3", "ministral3"},
+    {"mistral3", "mistral"},
     {"llava", "mistral3"},
     {"phi-msft", "phixtral"},
     {"falcon_mamba", "mamba"},

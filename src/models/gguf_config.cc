@@ -44,6 +44,8 @@ class Metadata {
   std::optional<std::string_view> text(std::string_view key) const {
     return file_.find_string(prefix_ + std::string(key));
   }
+  std::optional<bool> flag(std::string_view key) const { return file_.find_bool(prefix_ + std::string(key)); }
+  std::string key(std::string_view key) const { return prefix_ + std::string(key); }
 
   // {key: value} for keys that are present.
   void copy_count(std::string_view key, json& out, const char* field) const {
@@ -71,22 +73,45 @@ class Metadata {
 
 json rope_scaling(const Metadata& m) {
   json scaling;
-  const std::string type(m.text("rope.scaling.type").value_or("none"));
-  if (const auto legacy = m.real("rope.scale_linear"); legacy && type == "none" && *legacy != 1.0)
-    return json{{"rope_type", "linear"}, {"factor", *legacy}};
-  if (type == "none") return nullptr;
+  const std::string type(m.text("rope.scaling.type").value_or("linear"));
+  double factor = m.real("rope.scaling.factor").value_or(m.real("rope.scale_linear").value_or(0));
+  if (factor == 0 && type != "longrope") factor = 1;
+  if (type == "none" || (type == "linear" && factor == 1)) return nullptr;
+  if (factor != 0) scaling["factor"] = factor;
   scaling["rope_type"] = type;
-  m.copy_real("rope.scaling.factor", scaling, "factor");
   m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings");
-  m.copy_real("rope.scaling.attn_factor", scaling, "attention_factor");
+  m.copy_real("rope.scaling.yarn_attn_factor", scaling, "attention_factor");
   m.copy_real("rope.scaling.yarn_beta_fast", scaling, "beta_fast");
   m.copy_real("rope.scaling.yarn_beta_slow", scaling, "beta_slow");
+  if (const double all = m.real("rope.scaling.yarn_log_multiplier").value_or(0); all != 0) {
+    scaling["mscale"] = 1.0;
+    scaling["mscale_all_dim"] = all;
+  }
   return scaling;
+}
+
+// Keys that would change the result and that nothing here honours: refused unless they say what is done
+// anyway.
+void refuse_unused(const GgufFile& file, const Metadata& m) {
+  auto refuse = [&](std::string_view key, const std::string& value, std::string_view expected) {
+    throw_error(ErrorCode::unsupported, "{}: {} is {}; supported: {}", file.path(), key, value, expected);
+  };
+  if (const auto type = file.find_string("general.type"); type && *type != "model")
+    refuse("general.type", printable(*type), "model");
+  if (m.flag("attention.causal") == false)
+    refuse(m.key("attention.causal"), "false", "true (an encoder cannot generate text)");
+  // 0 says nothing, 1 is softmax.
+  if (const auto gating = m.count("expert_gating_func"); gating.value_or(0) > 1)
+    refuse(m.key("expert_gating_func"), std::to_string(*gating), "1 (softmax)");
+  for (const char* key : {"expert_weights_scale", "rope.scaling.yarn_ext_factor"})
+    if (const double value = m.real(key).value_or(1); value != 1 && value != 0)
+      refuse(m.key(key), fmt::format("{}", value), "1");
 }
 
 // What the metadata says, in the words of config.json.
 json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   const Metadata m(file, architecture.name);
+  refuse_unused(file, m);
   json t;
   t["model_type"] = architecture.model_type;
   m.copy_count("block_count", t, "num_hidden_layers");
@@ -102,6 +127,8 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   m.copy_uniform_count("feed_forward_length", layers, t, "intermediate_size");
   m.copy_uniform_count("attention.head_count", layers, t, "num_attention_heads");
   m.copy_uniform_count("attention.head_count_kv", layers, t, "num_key_value_heads");
+  if (!t.contains("num_key_value_heads") && t.contains("num_attention_heads"))
+    t["num_key_value_heads"] = t["num_attention_heads"];
   const auto key = m.count("attention.key_length"), value = m.count("attention.value_length");
   if (key && value && *key != *value)
     throw_error(ErrorCode::unsupported,
@@ -119,7 +146,7 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   if (layer_norm)
     for (const char* name : {"layer_norm_eps", "norm_epsilon", "norm_eps"}) t[name] = *layer_norm;
 
-  m.copy_real("rope.freq_base", t, "rope_theta");
+  t["rope_theta"] = m.real("rope.freq_base").value_or(10000);
   if (const json scaling = rope_scaling(m); !scaling.is_null()) t["rope_scaling"] = scaling;
   if (const auto dims = m.count("rope.dimension_count"); dims && t.contains("head_dim")) {
     const uint64_t head_dim = t["head_dim"].get<uint64_t>();
@@ -151,6 +178,11 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   m.copy_count("expert_count", t, "num_experts");
   m.copy_count("expert_used_count", t, "num_experts_per_tok");
   m.copy_count("expert_feed_forward_length", t, "moe_intermediate_size");
+  if (const uint64_t experts = m.count("expert_count").value_or(0);
+      experts > 0 && architecture.model_type != "qwen3_moe")
+    throw_error(ErrorCode::unsupported,
+                "{}: {} is {}: experts of {} models are not supported; supported with experts: qwen3moe",
+                file.path(), m.key("expert_count"), experts, architecture.name);
 
   // Which layers slide, when the converter lists them.
   const std::string pattern_key = std::string(architecture.name) + ".attention.sliding_window_pattern";
@@ -172,9 +204,8 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
     // The 27B model scales by its width per head, the others by their head_dim.
     t["query_pre_attn_scalar"] = layers == 62 ? hidden / t.value("num_attention_heads", uint64_t{1})
                                               : t.value("head_dim", uint64_t{256});
-    if (layers == 62 && !t.contains("rope_scaling")) t["rope_scaling"] = nullptr;
   } else if (type == "exaone4") {
-    if (pattern == nullptr && t.contains("sliding_window")) t["sliding_window_pattern"] = 4;
+    if (!t.contains("sliding_window")) t["sliding_window"] = nullptr;  // none, not the class's default
   } else if (type == "olmo2") {
     if (t.contains("sliding_window")) t["model_type"] = "olmo3";  // one architecture for both
   } else if (type == "gemma2") {
@@ -205,13 +236,42 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   } else if (type == "ministral3") {
     json parameters = t.contains("rope_scaling") ? t["rope_scaling"] : json{{"rope_type", "default"}};
     t.erase("rope_scaling");
-    if (t.contains("rope_theta")) parameters["rope_theta"] = t["rope_theta"];
+    parameters["rope_theta"] = t["rope_theta"];
     parameters["llama_4_scaling_beta"] = m.real("attention.temperature_scale").value_or(0.0);
-    if (!parameters.contains("original_max_position_embeddings"))
-      parameters["original_max_position_embeddings"] = t.value("max_position_embeddings", uint64_t{1});
+    parameters["original_max_position_embeddings"] =
+        m.count("rope.scaling.original_context_length").value_or(m.count("context_length").value_or(1));
     t["rope_parameters"] = parameters;
   }
   return t;
+}
+
+// Scalars of the activation, which the converter moves from tensors into lists: one for all layers or one
+// each.
+std::vector<XieluScalars> xielu_scalars(const GgufFile& file, int64_t layers) {
+  std::vector<XieluScalars> out(static_cast<size_t>(layers));
+  auto read = [&](std::string_view key, float XieluScalars::*field) {
+    const formats::GgufValue* value = file.find(key);
+    if (value == nullptr)
+      throw_error(ErrorCode::corrupt_file, "{}: {} is missing, expected a number for each layer", file.path(),
+                  key);
+    const std::vector<float> list = value->is_array
+                                        ? *file.find_reals(key)
+                                        : std::vector<float>(out.size(), static_cast<float>(file.real(key)));
+    if (list.size() != out.size())
+      throw_error(ErrorCode::corrupt_file, "{}: {} has {} entries, expected {}", file.path(), key,
+                  list.size(), out.size());
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (!std::isfinite(list[i]))
+        throw_error(ErrorCode::corrupt_file, "{}: {} holds {}, expected finite numbers", file.path(), key,
+                    list[i]);
+      out[i].*field = list[i];
+    }
+  };
+  read("xielu.alpha_p", &XieluScalars::alpha_p);
+  read("xielu.alpha_n", &XieluScalars::alpha_n);
+  read("xielu.beta", &XieluScalars::beta);
+  read("xielu.eps", &XieluScalars::eps);
+  return out;
 }
 
 }  // namespace
@@ -268,6 +328,20 @@ ModelConfig parse_gguf_config(const GgufFile& file) {
 
   const json t = to_config(file, *found);
   ModelConfig config = as_gguf(parse_config(t, nullptr, file.path()), found->permuted_qk);
+  const Metadata m(file, architecture);
+  // It multiplies what the type itself gives; a longrope's own is not stored, so that this one is all of it.
+  const double factor = m.real("rope.scaling.attn_factor").value_or(1);
+  if (!(factor > 0) || std::isinf(factor))
+    throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected a number above 0", file.path(),
+                m.key("rope.scaling.attn_factor"), factor);
+  for (RopeConfig& rope : config.ropes)
+    if (rope.kind != RopeKind::longrope) rope.attention_factor *= factor;
+  if (t.contains("rope_scaling") && std::ranges::all_of(config.ropes, [](const RopeConfig& rope) {
+        return rope.kind == RopeKind::standard;
+      }))
+    throw_error(ErrorCode::unsupported, "{}: rope of type {}: {} models have plain rope", file.path(),
+                printable(t["rope_scaling"]["rope_type"].get<std::string>()), architecture);
+  if (config.activation == ops::ActivationFunction::xielu) config.xielu = xielu_scalars(file, config.layers);
   // What metadata does not say, the presence of tensors does.
   auto has = [&](const char* tensor) { return file.find_tensor(tensor) != nullptr; };
   config.fused_qkv = has("blk.0.attn_qkv.weight") ? FusedQkv::concat : FusedQkv::none;

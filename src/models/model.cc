@@ -49,6 +49,8 @@ Opened open_model(const std::filesystem::path& path, const LoadOptions& options)
   assert_resolved(config, record, resolved);
   const Implementation& implementation = Registry::built_in().select(resolved);
   checkpoint.read_headers();
+  if (config.other_names && checkpoint.find(config.other_names->embed + ".weight") != nullptr)
+    config.names = *config.other_names;
   if (config.gguf) {
     // Rows of the table past the vocabulary are cut, or the vocabulary is what the table has.
     const formats::TensorEntry& embed = checkpoint.tensor(config.names.embed + ".weight");

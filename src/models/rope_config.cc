@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
 
 #include "base/error.h"
 
@@ -49,10 +50,6 @@ std::string type_of(const ConfigFields& parameters) {
   return a ? *a : b.value_or("default");
 }
 
-double magnitude_scale(double factor, double k) {
-  return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0;
-}
-
 std::vector<double> factor_list(const ConfigFields& parameters, std::string_view key, int64_t pairs) {
   const nlohmann::json* value = parameters.find(key);
   if (value == nullptr) return {};
@@ -67,6 +64,10 @@ std::vector<double> factor_list(const ConfigFields& parameters, std::string_view
 }
 
 }  // namespace
+
+double yarn_magnitude(double factor, double k) {
+  return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0;
+}
 
 std::string_view name(RopeKind kind) {
   switch (kind) {
@@ -108,6 +109,9 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
     type = type_of(p);
   }
   if (defaults.partial_required && !partial_known) config.reject("partial_rotary_factor", "a number above 0");
+  if (defaults.theta_required && !config.has("rope_theta") &&
+      !(source.parameters && source.parameters->has("rope_theta")))
+    config.reject("rope_theta", "a number above 0");
   if (partial > 1) config.reject("partial_rotary_factor", "a number of at most 1");
 
   const bool proportional = type == "proportional";
@@ -133,6 +137,12 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
     return original > 0 ? original : require_max(rope.max_position, "max_position_embeddings");
   };
 
+  auto unsupported = [&](std::span<const RopeKind> supported) {
+    std::string list(name(RopeKind::standard));
+    for (const RopeKind kind : supported) list += fmt::format(", {}", name(kind));
+    throw_error(ErrorCode::unsupported, "{}: rope type {} is not supported{}; supported: {}", config.where(),
+                printable(type), defaults.kinds.empty() ? "" : " by this family", list);
+  };
   const bool longrope = type == "longrope" || (defaults.phi3_names && (type == "su" || type == "yarn"));
   if (type == "linear") {
     rope.kind = RopeKind::linear;
@@ -186,18 +196,19 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
                  all = p.real("mscale_all_dim", 0);
     rope.attention_factor = given != 0 ? given
                             : m != 0 && all != 0
-                                ? magnitude_scale(rope.factor, m) / magnitude_scale(rope.factor, all)
-                                : magnitude_scale(rope.factor, 1);
+                                ? yarn_magnitude(rope.factor, m) / yarn_magnitude(rope.factor, all)
+                                : yarn_magnitude(rope.factor, 1);
   } else if (proportional) {
     rope.kind = RopeKind::proportional;
     rope.factor = p.positive("factor", 1);
     rope.partial = partial;
   } else {
-    throw_error(ErrorCode::unsupported,
-                "{}: rope type {} is not supported; supported: default, linear, dynamic, llama3, yarn, "
-                "longrope, proportional",
-                config.where(), printable(type));
+    constexpr RopeKind kKnown[] = {RopeKind::linear, RopeKind::dynamic,  RopeKind::llama3,
+                                   RopeKind::yarn,   RopeKind::longrope, RopeKind::proportional};
+    unsupported(kKnown);
   }
+  if (!defaults.kinds.empty() && std::ranges::find(defaults.kinds, rope.kind) == defaults.kinds.end())
+    unsupported(defaults.kinds);
   return rope;
 }
 

@@ -54,15 +54,19 @@ struct RopeConfig {
 struct RopeDefaults {
   double theta = 10000;
   double partial = 1;  // of head_dim
-  bool partial_required = false;
+  bool partial_required = false, theta_required = false;
   bool scaling_allowed = true;  // false: plain rope, whatever the config says
   bool phi3_names = false;      // "su" and "yarn" mean longrope; the original limit is a top-level key
+  std::vector<RopeKind> kinds;  // what the family has beside the default; empty: every kind
 };
 
 // Rope of one layer kind ("full_attention", "sliding_attention") over heads of head_dim elements.
 // Throws Error{unsupported} naming an unknown type, Error{invalid_input} for missing or contradictory keys.
 RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind, int64_t head_dim,
                       const RopeDefaults& defaults);
+
+// What YaRN multiplies queries and keys by, with its weight k (mscale): 1 + 0.1 k ln(factor).
+double yarn_magnitude(double factor, double k);
 
 // Divisors f_i [dims / 2] in f64 (infinity: the pair does not turn) for sequences of at most `context`
 // tokens.

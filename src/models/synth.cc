@@ -249,8 +249,17 @@ void write_metadata(const ModelConfig& m, const json& t, std::string_view archit
     if (main.kind == RopeKind::linear || main.kind == RopeKind::yarn) {
       writer.set_string(a + ".rope.scaling.type", main.kind == RopeKind::linear ? "linear" : "yarn");
       f32("rope.scaling.factor", main.factor);
-      if (main.original_max_position > 0)
+      if (main.kind == RopeKind::yarn) {
         u32("rope.scaling.original_context_length", static_cast<int64_t>(main.original_max_position));
+        f32("rope.scaling.yarn_beta_fast", main.beta_fast);
+        f32("rope.scaling.yarn_beta_slow", main.beta_slow);
+        // Of this family alone the converter keeps mscale_all_dim.
+        const double all =
+            m.model_type == "ministral3" ? t["rope_parameters"].value("mscale_all_dim", 0.0) : 0.0;
+        if (all != 0) f32("rope.scaling.yarn_log_multiplier", all);
+        const double own = yarn_magnitude(main.factor, 1) / yarn_magnitude(main.factor, all);
+        if (main.attention_factor != own) f32("rope.scaling.attn_factor", main.attention_factor / own);
+      }
     } else if (main.kind == RopeKind::llama3) {
       // The converter stores the factors of the divisors.
       std::vector<float> factors;
@@ -296,6 +305,10 @@ void write_metadata(const ModelConfig& m, const json& t, std::string_view archit
     f32("embedding_scale", *m.embed_multiplier);
     f32("residual_scale", *m.residual_multiplier);
     f32("logit_scale", *m.logits_divisor);
+  } else if (m.model_type == "ministral3") {
+    f32("attention.temperature_scale", m.query_scale_beta);
+    if (m.ropes.front().kind != RopeKind::yarn)
+      u32("rope.scaling.original_context_length", static_cast<int64_t>(m.query_scale_original));
   } else if (m.model_type == "minicpm") {
     f32("embedding_scale", *m.embed_multiplier);
     f32("residual_scale", *m.residual_multiplier);
@@ -330,13 +343,27 @@ void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t see
   const bool untied = m.tie != TieRule::always;
   const ModelConfig g = as_gguf(m, architecture->permuted_qk);
   const std::vector<TensorRequest> theirs = requests_of(m, untied), ours = requests_of(g, untied);
-  KVASIR_CHECK(theirs.size() == ours.size());
 
-  // Both lists walk the same graph: packed row p of a request is row map[p] of either side's tensor.
+  // Both lists walk the same graph: packed row p of a request is row map[p] of either side's tensor. Where
+  // theirs are a tensor a head, ours is their stack.
   std::map<std::string, Assembled> tensors;
+  std::map<std::string, std::vector<float>> scalars;  // metadata, one a layer
   std::vector<std::string> order;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    const TensorRequest &from = theirs[i], &to = ours[i];
+  auto parts_of = [](const TensorRequest& r) {
+    return r.kind == TensorRequest::Kind::matrix ? r.shape[0] : elements(r.shape);
+  };
+  auto asked = [&](const TensorRequest& r) {
+    return r.map.empty() ? parts_of(r) : static_cast<int64_t>(r.map.size());
+  };
+  size_t next = 0;  // of theirs
+  for (const TensorRequest& to : ours) {
+    const TensorRequest& from = theirs.at(next);
+    if (to.kind == TensorRequest::Kind::scalar) {
+      const Rule rule(from.name, from.shape, from.kind, false, seed);
+      scalars["xielu" + to.name.substr(to.name.rfind('.'))].push_back(rule(0));
+      ++next;
+      continue;
+    }
     auto [found, fresh] = tensors.try_emplace(to.name);
     Assembled& tensor = found->second;
     if (fresh) {
@@ -345,23 +372,22 @@ void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t see
       tensor.kind = to.kind;
       tensor.name_has_experts = to.name.ends_with("_exps.weight");
       tensor.add_one = is_norm_gain(from) && plus_one(m);
-      tensor.rows.resize(
-          static_cast<size_t>(to.kind == TensorRequest::Kind::matrix ? to.shape[0] : to.shape.back()),
-          {0, -1});
+      tensor.rows.resize(static_cast<size_t>(parts_of(to)), {0, -1});
     }
-    const int64_t count =
-        to.map.empty() ? static_cast<int64_t>(tensor.rows.size()) : static_cast<int64_t>(to.map.size());
-    if (to.kind != TensorRequest::Kind::matrix && to.shape.size() > 1)
-      throw_error(ErrorCode::unsupported,
-                  "{}: a stacked norm has no GGUF form that synth writes; choose safetensors", to.name);
-    for (int64_t p = 0; p < count; ++p) {
-      const int64_t at = to.map.empty() ? p : to.map[static_cast<size_t>(p)];
-      tensor.rows[static_cast<size_t>(at)] = {i, from.map.empty() ? p : from.map[static_cast<size_t>(p)]};
+    for (int64_t p = 0; p < asked(to); ++next) {
+      const TensorRequest& part = theirs.at(next);
+      for (int64_t r = 0; r < asked(part); ++r, ++p) {
+        const int64_t at = to.map.empty() ? p : to.map.at(static_cast<size_t>(p));
+        tensor.rows.at(static_cast<size_t>(at)) = {next,
+                                                   part.map.empty() ? r : part.map[static_cast<size_t>(r)]};
+      }
     }
   }
+  KVASIR_CHECK(next == theirs.size());
 
   formats::GgufWriter writer;
   write_metadata(m, config, architecture->name, writer);
+  for (const auto& [key, values] : scalars) writer.set_f32s(key, values);
   for (const std::string& name : order) {
     const Assembled& tensor = tensors[name];
     const bool matrix = tensor.kind == TensorRequest::Kind::matrix;
@@ -409,9 +435,11 @@ void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t see
       }
     };
     std::vector<int64_t> ne = {cols};
-    if (matrix && tensor.name_has_experts)
+    if (!matrix)
+      ne.assign(tensor.shape.rbegin(), tensor.shape.rend());
+    else if (tensor.name_has_experts)
       ne.insert(ne.end(), {elements(tensor.shape) / cols / m.experts.count, m.experts.count});
-    else if (matrix)
+    else
       ne.push_back(tensor.shape[0]);
     writer.add_tensor(name, storage, ne, produce);
   }

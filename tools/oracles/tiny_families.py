@@ -180,6 +180,17 @@ CASES = {
     "olmo-plain": case("olmo", clip_qkv=None, num_attention_heads=8, tie_word_embeddings=True),
 }
 
+# As publishers write them: fields left to the class's defaults, and wrappers around the text model. (family, config, wrapper)
+SPARSE = {
+    "gemma3-wrapper": ("gemma3_text", dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=7, sliding_window=8, tie_word_embeddings=True,
+                                           rope_scaling=dict(rope_type="linear", factor=8.0)), "gemma3"),
+    "mistral-wrapper": ("mistral", {**BASE, "head_dim": 24, "sliding_window": None, "rope_theta": 5000.0}, "mistral3"),
+    "ministral3-wrapper": ("ministral3", {**BASE, "head_dim": 16, "rope_parameters": dict(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=10000.0, llama_4_scaling_beta=0.3, mscale=1.0,
+        mscale_all_dim=1.0)}, "mistral3"),
+    "exaone4-default": ("exaone4", {**BASE, "sliding_window": 8, "num_hidden_layers": 5, "rope_theta": 10000.0}, None),
+}
+
 # Families without a class in transformers.
 OTHERS = {
     "internlm2": case("internlm2", bias=True),
@@ -333,11 +344,16 @@ def main():
     parser.add_argument("--only", nargs="*")
     args = parser.parse_args()
     cases, arrays, failed = [], {}, []
-    for seed, (name, (kind, config)) in enumerate({**CASES, **OTHERS}.items(), start=1):
+    for seed, (name, (kind, config, *wrapper)) in enumerate({**CASES, **OTHERS, **SPARSE}.items(), start=1):
         if args.only and name not in args.only:
             continue
         try:
-            if name in CASES:
+            if name in SPARSE:
+                _, logits = publisher_logits(kind, config, seed)
+                config, oracle = {"model_type": kind, **config}, "transformers"
+                if wrapper[0]:
+                    config = {"model_type": wrapper[0], "text_config": config}
+            elif name in CASES:
                 config, logits = publisher_logits(kind, config, seed)
                 oracle = "transformers"
             elif args.reference:

@@ -20,11 +20,18 @@ std::vector<int32_t> half(int64_t begin, int64_t rows) {
   return out;
 }
 
-ops::XieluParameters xielu(GraphContext& context, const std::string& path) {
-  const double beta = context.weights.values(path + ".beta", 1)[0];
-  return {static_cast<float>(softplus(context.weights.values(path + ".alpha_p", 1)[0])),
-          static_cast<float>(beta + softplus(context.weights.values(path + ".alpha_n", 1)[0])),
-          static_cast<float>(beta), context.weights.values(path + ".eps", 1)[0]};
+ops::XieluParameters xielu(GraphContext& context, int64_t layer, const std::string& path) {
+  auto scalar = [&](const char* name) { return context.weights.values(path + name, 1)[0]; };
+  XieluScalars s;
+  if (context.config.xielu.empty())
+    s = {.alpha_p = scalar(".alpha_p"),
+         .alpha_n = scalar(".alpha_n"),
+         .beta = scalar(".beta"),
+         .eps = scalar(".eps")};
+  else
+    s = context.config.xielu[static_cast<size_t>(layer)];
+  return {static_cast<float>(softplus(s.alpha_p)), static_cast<float>(s.beta + softplus(s.alpha_n)), s.beta,
+          s.eps};
 }
 
 }  // namespace
@@ -63,7 +70,8 @@ ValueId mlp(GraphContext& context, int64_t layer, ValueId x, std::optional<Value
     const ValueId up =
         Linear(context, {{p + m.names.up, I, m.hidden, {}}}, bias, inputs).apply(context, "up", x);
     ops::XieluParameters parameters;
-    if (m.activation == ops::ActivationFunction::xielu) parameters = xielu(context, p + m.names.activation);
+    if (m.activation == ops::ActivationFunction::xielu)
+      parameters = xielu(context, layer, p + m.names.activation);
     activated = ops::activation(*context.builder, m.activation, up, std::nullopt, isa, parameters);
   }
   std::vector<VectorPart> bias;

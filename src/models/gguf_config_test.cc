@@ -1,0 +1,190 @@
+// What GGUF metadata means, key by key (spec: formats.md 4.8; llama.cpp's reader where the format document is
+// silent).
+#include "models/gguf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "base/test_folder.h"
+#include "formats/gguf_writer.h"
+
+namespace kvasir::models {
+namespace {
+
+using formats::GgufWriter;
+
+// A file of metadata alone: the configuration needs no tensors.
+ModelConfig parse(const std::string& architecture, const std::function<void(GgufWriter&)>& more,
+                  uint32_t layers = 4) {
+  const TestFolder folder("gguf_config");
+  GgufWriter writer;
+  const std::string a = architecture + ".";
+  writer.set_string("general.architecture", architecture);
+  for (const auto& [key, value] : {std::pair{"block_count", layers},
+                                   {"context_length", 256u},
+                                   {"embedding_length", 64u},
+                                   {"feed_forward_length", 96u},
+                                   {"attention.head_count", 4u},
+                                   {"vocab_size", 48u}})
+    writer.set_u32(a + key, value);
+  writer.set_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+  more(writer);
+  writer.write(folder.path() / "m.gguf");
+  return parse_gguf_config(formats::GgufFile::open(folder.path() / "m.gguf"));
+}
+
+RopeConfig rope_of(const std::function<void(GgufWriter&)>& more, const std::string& architecture = "llama") {
+  return parse(architecture, more).ropes.front();
+}
+
+void refused(const std::string& architecture, const std::function<void(GgufWriter&)>& more,
+             const std::string& reason) {
+  try {
+    parse(architecture, more);
+    ADD_FAILURE() << "accepted: " << reason;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr(reason));
+  }
+}
+
+void yarn(GgufWriter& w, const std::string& a = "llama.") {
+  w.set_string(a + "rope.scaling.type", "yarn");
+  w.set_f32(a + "rope.scaling.factor", 4);
+  w.set_u32(a + "rope.scaling.original_context_length", 64);
+}
+
+TEST(GgufConfig, DefaultsAreTheFormats) {
+  const ModelConfig qwen3 = parse("qwen3", [](GgufWriter&) {});
+  EXPECT_EQ(qwen3.ropes.front().theta, 10000);
+  EXPECT_EQ(qwen3.kv_heads, 4);
+  EXPECT_EQ(parse("gemma3", [](GgufWriter&) {}).kv_heads, 4);
+  EXPECT_EQ(parse(
+                "gemma3", [](GgufWriter&) {}, 62)
+                .attention_scale,
+            0.25);  // the 27B model's
+}
+
+TEST(GgufConfig, ScalingIsLinearUnlessItSaysOtherwise) {
+  auto factor = [](GgufWriter& w) { w.set_f32("llama.rope.scaling.factor", 4); };
+  EXPECT_EQ(rope_of(factor).kind, RopeKind::linear);
+  EXPECT_EQ(rope_of(factor).factor, 4);
+  EXPECT_EQ(rope_of([](GgufWriter& w) { w.set_f32("llama.rope.scale_linear", 3); }).factor, 3);
+  EXPECT_EQ(rope_of([&](GgufWriter& w) {
+              factor(w);
+              w.set_string("llama.rope.scaling.type", "none");
+            }).kind,
+            RopeKind::standard);
+  EXPECT_EQ(rope_of([](GgufWriter& w) { w.set_string("llama.rope.scaling.type", "linear"); }).kind,
+            RopeKind::standard);
+  refused(
+      "gemma2", [](GgufWriter& w) { w.set_f32("gemma2.rope.scaling.factor", 4); }, "plain rope");
+}
+
+TEST(GgufConfig, MagnitudesOfYarn) {
+  const double own = 1 + 0.1 * std::log(4.0);
+  EXPECT_DOUBLE_EQ(rope_of([](GgufWriter& w) { yarn(w); }).attention_factor, own);
+  // attn_factor multiplies the type's own.
+  for (const float given : {1.0f, 0.5f})
+    EXPECT_DOUBLE_EQ(rope_of([&](GgufWriter& w) {
+                       yarn(w);
+                       w.set_f32("llama.rope.scaling.attn_factor", given);
+                     }).attention_factor,
+                     own * static_cast<double>(given));
+  // yarn_log_multiplier is mscale_all_dim beside an mscale of 1.
+  for (const float all : {0.0f, 0.5f, 1.0f})
+    EXPECT_DOUBLE_EQ(rope_of(
+                         [&](GgufWriter& w) {
+                           yarn(w, "mistral3.");
+                           w.set_f32("mistral3.rope.scaling.yarn_log_multiplier", all);
+                         },
+                         "mistral3")
+                         .attention_factor,
+                     own / (1 + 0.1 * static_cast<double>(all) * std::log(4.0)));
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity()})
+    EXPECT_THROW(rope_of([&](GgufWriter& w) { w.set_f32("llama.rope.scaling.attn_factor", bad); }), Error);
+  refused(
+      "llama",
+      [](GgufWriter& w) {
+        yarn(w);
+        w.set_f32("llama.rope.scaling.yarn_ext_factor", 0.5);
+      },
+      "llama.rope.scaling.yarn_ext_factor is 0.5");
+}
+
+TEST(GgufConfig, QueriesGrowWithThePositionFromTheOriginalContext) {
+  auto beta = [](GgufWriter& w) { w.set_f32("mistral3.attention.temperature_scale", 0.5); };
+  EXPECT_EQ(parse("mistral3", beta).query_scale_original, 256);
+  const ModelConfig m = parse("mistral3", [&](GgufWriter& w) {
+    beta(w);
+    w.set_u32("mistral3.rope.scaling.original_context_length", 16);
+  });
+  EXPECT_EQ(m.query_scale_beta, 0.5);
+  EXPECT_EQ(m.query_scale_original, 16);
+  EXPECT_EQ(m.ropes.front().kind, RopeKind::standard);
+}
+
+TEST(GgufConfig, WhatIsNotHonouredIsRefused) {
+  refused(
+      "llama", [](GgufWriter& w) { w.set_string("general.type", "adapter"); }, "general.type is adapter");
+  refused(
+      "llama", [](GgufWriter& w) { w.set_bool("llama.attention.causal", false); },
+      "llama.attention.causal is false");
+  refused(
+      "llama", [](GgufWriter& w) { w.set_u32("llama.expert_count", 8); },
+      "llama.expert_count is 8: experts of llama models are not supported");
+  auto moe = [](GgufWriter& w) {
+    w.set_u32("qwen3moe.expert_count", 8);
+    w.set_u32("qwen3moe.expert_used_count", 2);
+    w.set_u32("qwen3moe.expert_feed_forward_length", 32);
+  };
+  refused(
+      "qwen3moe",
+      [&](GgufWriter& w) {
+        moe(w);
+        w.set_f32("qwen3moe.expert_weights_scale", 2.5);
+      },
+      "qwen3moe.expert_weights_scale is 2.5");
+  refused(
+      "qwen3moe",
+      [&](GgufWriter& w) {
+        moe(w);
+        w.set_u32("qwen3moe.expert_gating_func", 2);
+      },
+      "qwen3moe.expert_gating_func is 2");
+  EXPECT_EQ(parse("qwen3moe",
+                  [&](GgufWriter& w) {
+                    moe(w);
+                    w.set_string("general.type", "model");
+                    w.set_bool("qwen3moe.attention.causal", true);
+                    w.set_f32("qwen3moe.expert_weights_scale", 1);
+                    w.set_u32("qwen3moe.expert_gating_func", 1);
+                  })
+                .experts.count,
+            8);
+}
+
+TEST(GgufConfig, XieluScalarsAreLists) {
+  auto lists = [](size_t count) {
+    return [count](GgufWriter& w) {
+      w.set_f32s("xielu.alpha_p", std::vector<float>(count, 0.75f));
+      w.set_f32s("xielu.alpha_n", std::vector<float>(count, 0.25f));
+      w.set_f32("xielu.beta", 0.5f);  // one for all
+      w.set_f32("xielu.eps", -1e-6f);
+    };
+  };
+  const ModelConfig m = parse("apertus", lists(4));
+  ASSERT_EQ(m.xielu.size(), 4u);
+  EXPECT_EQ(m.xielu[3].alpha_p, 0.75f);
+  EXPECT_EQ(m.xielu[3].beta, 0.5f);
+  EXPECT_THROW(parse("apertus", lists(3)), Error);
+  EXPECT_THROW(parse("apertus", [](GgufWriter&) {}), Error);
+}
+
+}  // namespace
+}  // namespace kvasir::models
