@@ -65,10 +65,15 @@ function(kvasir_kernels name)
     # without this the static target of x86-64-v3 and v4 would be SSSE3.
     target_compile_definitions(kvasir_${name}_${level} PRIVATE KVASIR_ISA=${level} HWY_DISABLE_PCLMUL_AES)
     target_compile_options(kvasir_${name}_${level} PRIVATE ${KVASIR_ISA_FLAGS_${level}})
-    if(KVASIR_SANITIZE MATCHES "address")
+    if(KVASIR_SANITIZE MATCHES "address" OR KVASIR_BUILD_FUZZERS)
       # A kernel is one function out of hundreds of inlined ones: marking the scope of each of their variables keeps
       # the compiler busy for ten minutes a file. Bounds of arrays, pointers and pages are checked as everywhere.
       target_compile_options(kvasir_${name}_${level} PRIVATE -fno-sanitize-address-use-after-scope)
+    endif()
+    if(KVASIR_BUILD_FUZZERS)
+      # Clang's checks of every access beside ASan's own: minutes a file, and nothing that ASan would not see.
+      target_compile_options(kvasir_${name}_${level} PRIVATE
+        -fno-sanitize=alignment,null,pointer-overflow,object-size,vptr,bounds)
     endif()
     target_link_libraries(kvasir_${name}_${level} PRIVATE kvasir_options)
     target_include_directories(kvasir_${name}_${level} SYSTEM PRIVATE ${HWY_INCLUDE_DIRS})

@@ -62,8 +62,7 @@ bool block_is_valid(StorageFormat format, const uint8_t* block) {
 void check_blocks(const WeightSource& source, const StorageFormatInfo& format) {
   const int64_t per_row = source.cols / format.block_elements;
   for (int64_t r = 0; r < source.rows; ++r) {
-    const auto* row =
-        reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(r) * source.row_bytes;
+    const auto* row = source.row_data(r);
     for (int64_t b = 0; b < per_row; ++b)
       if (!block_is_valid(source.format, row + b * format.block_bytes))
         invalid_scale(source, r * per_row + b);

@@ -55,8 +55,7 @@ void decode_mlx_affine(const WeightSource& source, int64_t row, std::span<float>
   const auto group = static_cast<size_t>(source.group_size);
   const size_t groups = out.size() / group;
   const size_t plane_row = static_cast<size_t>(row) * groups * size_of(source.scale_dtype);
-  const auto* codes =
-      reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(row) * source.row_bytes;
+  const auto* codes = source.row_data(row);
   for (size_t g = 0; g < groups; ++g) {
     const float scale = load_real(source.scales + plane_row, g, source.scale_dtype);
     const float bias = load_real(source.biases + plane_row, g, source.scale_dtype);
@@ -93,8 +92,7 @@ void decode_mlx_float(const WeightSource& source, int64_t row, std::span<float> 
   check_mlx(source, fp8 ? 8 : 4);
   const auto group = static_cast<size_t>(source.group_size);
   const size_t groups = out.size() / group;
-  const auto* codes =
-      reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(row) * source.row_bytes;
+  const auto* codes = source.row_data(row);
   const auto* scales = reinterpret_cast<const uint8_t*>(source.scales) + static_cast<size_t>(row) * groups;
   for (size_t g = 0; g < groups; ++g) {
     const float scale =
@@ -111,7 +109,7 @@ void dequantize_row(const WeightSource& source, int64_t row, std::span<float> ou
   KVASIR_CHECK_MSG(static_cast<int64_t>(out.size()) == source.cols, "{}: {} floats for {} columns",
                    source.name, out.size(), source.cols);
   const StorageFormatInfo& format = info(source.format);
-  const std::byte* data = source.data + static_cast<size_t>(row) * source.row_bytes;
+  const auto* data = reinterpret_cast<const std::byte*>(source.row_data(row));
   if (format.block_elements > 0)
     KVASIR_CHECK_MSG(source.cols % format.block_elements == 0 &&
                          source.row_bytes >= out.size() / static_cast<size_t>(format.block_elements) *

@@ -128,6 +128,11 @@ struct WeightSource {
   uint8_t zero_base = 0;
 
   size_t stored_bytes() const;  // everything a loader reads for it: codes, scales, biases, zero points
+  // Where row r is stored; null where a reader stands in for data.
+  const uint8_t* row_data(int64_t row) const {
+    if (data == nullptr) return nullptr;
+    return reinterpret_cast<const uint8_t*>(data) + static_cast<size_t>(row) * row_bytes;
+  }
 };
 
 }  // namespace kvasir::formats

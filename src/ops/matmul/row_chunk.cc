@@ -207,8 +207,7 @@ bool finite_scale(ScaleKind kind, uint32_t bits) {
 
 void extract(const formats::WeightSource& source, const ComputeLayout& layout, int64_t row, int64_t col,
              int cols, RowChunk& out) {
-  const auto* data =
-      reinterpret_cast<const uint8_t*>(source.data) + static_cast<size_t>(row) * source.row_bytes;
+  const auto* data = source.row_data(row);
   const formats::StorageFormatInfo& format = formats::info(source.format);
   if (cols % kBlockCols != 0)
     std::memset(out.codes + cols, 0, static_cast<size_t>(kBlockCols - cols % kBlockCols));
