@@ -54,15 +54,19 @@ void remove_partial_files() {
   }
 }
 
-void install_ending_signals() {
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = on_ending_signal;
+  action.sa_handler = handler;
   ::sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : signals) {
     struct sigaction before {};
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       ::sigaction(signal, &action, nullptr);
   }
+}
+
+void install_ending_signals() {
+  handle_signals({SIGINT, SIGTERM, SIGHUP}, on_ending_signal);
 }
 
 }  // namespace kvasir

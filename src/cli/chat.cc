@@ -371,7 +371,6 @@ class Conversation {
   }
 
   void report(const engine::TextOutcome& result, const std::string& said, const std::string& thought) const {
-    const bool stopped = result.outcome.reason == engine::FinishReason::cancelled;
     const engine::Timings& t = result.outcome.timings;
     const double rate =
         t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0;
@@ -396,49 +395,56 @@ class Conversation {
     // A script gets the answers and nothing else on standard output.
     std::FILE* out = isatty(STDOUT_FILENO) != 0 ? stdout : stderr;
     const bool dim = styled(fileno(out));
-    std::fprintf(
-        out, "%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
-        dim ? "\033[2m" : "",
-        stopped ? "stopped; "
-                : (result.outcome.reason == engine::FinishReason::length ? "cut at the limit; " : ""),
-        static_cast<long long>(t.prompt_tokens - t.reused_tokens), t.prefill_seconds,
-        static_cast<long long>(t.completion_tokens), rate, used, limit, dim ? "\033[0m" : "");
+    const char* cut = "";
+    if (result.outcome.reason == engine::FinishReason::cancelled) cut = "stopped; ";
+    if (result.outcome.reason == engine::FinishReason::length)
+      cut = t.completion_tokens == max_tokens_ ? "cut at max_tokens; " : "cut: the context is full; ";
+    std::fprintf(out,
+                 "%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
+                 dim ? "\033[2m" : "", cut, static_cast<long long>(t.prompt_tokens - t.reused_tokens),
+                 t.prefill_seconds, static_cast<long long>(t.completion_tokens), rate, used, limit,
+                 dim ? "\033[0m" : "");
     std::fflush(stdout);
   }
 
-  std::vector<int32_t> encode(std::string& prompt) const {
-    prompt = model_.text().render(messages_, nullptr, variables_);
+  std::vector<int32_t> encode(const Json& messages, std::string& prompt) const {
+    prompt = model_.text().render(messages, nullptr, variables_);
     return engine::encode_prompt(model_.text(), prompt, true);
   }
 
   // The whole conversation as tokens. A full context is refused, or with the policy `roll` the oldest turns
-  // are dropped (and said so) until at least a quarter of it is free again for the answer.
+  // are dropped (and said so) until an answer has room: max_tokens, at most a quarter of the context.
   // `prompt`: the same as text.
   std::vector<int32_t> fitting_prompt(std::string& prompt) {
     const int64_t limit = model_.engine().context_limit();
-    std::vector<int32_t> ids = encode(prompt);
+    const bool roll = flags_.context_policy == "roll";
+    std::vector<int32_t> ids = encode(messages_, prompt);
     const auto length = [&] { return static_cast<int64_t>(ids.size()); };
-    if (length() < limit) return ids;
-    if (flags_.context_policy != "roll")
+    const int64_t quarter = std::max<int64_t>(limit / 4, 1);
+    const int64_t answer = !roll ? 1 : (max_tokens_ < 0 ? quarter : std::min(max_tokens_, quarter));
+    if (length() + answer <= limit) return ids;
+    if (!roll)
       throw_error(ErrorCode::invalid_input,
                   "the conversation has {} tokens and the context holds {}: /reset, or start with a larger "
                   "--context, or --context-policy roll",
                   length(), limit);
-    int dropped = 0;
-    while (length() > limit * 3 / 4) {
+    Json kept = messages_;  // nothing is forgotten for a message that is refused
+    while (length() > limit - quarter) {
       size_t first = 0;
-      while (first < messages_.size() && messages_[first]["role"] == "system") ++first;
-      if (first + 1 >= messages_.size())
-        throw_error(ErrorCode::invalid_input, "the last message alone has {} tokens and the context holds {}",
-                    length(), limit);
+      while (first < kept.size() && kept[first]["role"] == "system") ++first;
+      if (first + 1 >= kept.size()) break;
       // A turn is a user's message and all that answers it.
       do {
-        messages_.erase(first);
-        ++dropped;
-      } while (first + 1 < messages_.size() && messages_[first]["role"] != "user");
-      ids = encode(prompt);
+        kept.erase(first);
+      } while (first + 1 < kept.size() && kept[first]["role"] != "user");
+      ids = encode(kept, prompt);
     }
-    note(flags_, "(context full: the oldest {} messages were dropped)", dropped);
+    if (length() >= limit)
+      throw_error(ErrorCode::invalid_input, "the last message alone has {} tokens and the context holds {}",
+                  length(), limit);
+    if (const size_t dropped = messages_.size() - kept.size(); dropped > 0)
+      note(flags_, "(context full: the oldest {} messages were dropped)", dropped);
+    messages_ = std::move(kept);
     return ids;
   }
 
@@ -543,10 +549,10 @@ int chat(const ChatFlags& flags) {
   LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {
     if (!terminal && interrupted()) return kExitInterrupted;
-    const std::optional<std::string> line = editor.read("> ");
-    if (!line) break;
-    if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
     try {
+      const std::optional<std::string> line = editor.read("> ");
+      if (!line) break;
+      if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
       if (line->front() == '/') {
         if (!conversation.command(*line)) break;
       } else {

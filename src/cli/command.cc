@@ -99,11 +99,7 @@ void clear_interrupt() {
 }
 
 void install_interrupt_handler() {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  handle_signals({SIGINT, SIGTERM}, on_interrupt);
 }
 
 }  // namespace kvasir::cli

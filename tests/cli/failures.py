@@ -113,6 +113,12 @@ def signals(at):
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     check(process.wait(timeout=60) == 0 and os.path.exists(inside("ignored.kpack")), "a signal that is ignored stops nothing")
+    process = subprocess.Popen([KVASIR, "generate", "smollm2", "--prompt", "Tell a long story.", "--ignore-eos", "--max-tokens", "60"], stdout=subprocess.PIPE, env=ENV,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    check(process.returncode == 0, "... nor where a verb polls it between steps")
 
 
 def folders(at):
