@@ -21,6 +21,10 @@ std::array<Partial, 256> g_partials;
 
 extern "C" void on_ending_signal(int signal) {
   remove_partial_files();
+  constexpr char kMessage[] = "kvasir: interrupted\n";
+  if (::write(STDERR_FILENO, kMessage, sizeof kMessage - 1) < 0) {
+    // Nobody is there to read it.
+  }
   ::_exit(128 + signal);
 }
 

@@ -165,6 +165,7 @@ class Batch {
   }
 
   void open_model(const LoadFlags& load) {
+    if (!defaults_.raw) note_unread_variables(text_, defaults_.variables, false);
     engine::EngineOptions options = load.options();
     if (!load.has_batch()) options.load.rows = kDefaultRows;
     options.load.rows =

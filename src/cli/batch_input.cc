@@ -228,10 +228,9 @@ BatchLine parse_batch_line(std::string_view text, const std::string& where, uint
 
 std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text) {
   Json messages = line.messages;
-  if (messages.is_null() && (line.options.raw || !text.has_template())) {
+  if (messages.is_null() && line.options.raw) {
     if (!line.options.system.empty())
-      throw_error(ErrorCode::invalid_input, "a system message needs a chat template, and {}",
-                  line.options.raw ? "raw asks for none" : "this model has none");
+      throw_error(ErrorCode::invalid_input, "a system message needs a chat template, and raw asks for none");
     if (!line.tools.is_null()) throw_error(ErrorCode::invalid_input, "tools need a chat template");
     std::vector<int32_t> ids = engine::encode_prompt(text, line.prompt, false);
     if (ids.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty");

@@ -40,7 +40,8 @@ struct BatchLine {
 BatchLine parse_batch_line(std::string_view text, const std::string& where, uint64_t number,
                            const BatchDefaults& defaults);
 
-// Its prompt as tokens: rendered with the checkpoint's template unless raw (or there is none).
+// Its prompt as tokens: rendered with the checkpoint's template unless raw. Throws Error{unsupported} where
+// there is none.
 std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text);
 
 // Tokens of context that a prompt and its answer may take.

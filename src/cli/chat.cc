@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "chat/reasoning.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
@@ -99,8 +101,8 @@ constexpr char kHelp[] =
     "/help            this list\n"
     "/reset           forget the conversation (the system message stays)\n"
     "/system [TEXT]   show, or set, the system message (and reset)\n"
-    "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p, seed, max_tokens,\n"
-    "                 or a variable of the chat template\n"
+    "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p,\n"
+    "                 repetition_penalty, max_tokens, seed, or a variable of the chat template\n"
     "/retry           answer the last message again\n"
     "/undo            forget the last message and its answer\n"
     "/save NAME       keep the conversation on disk, with all that the model holds of it\n"
@@ -119,6 +121,7 @@ class Conversation {
         variables_(engine::parse_variables(flags.set)),
         system_(flags.system) {
     sampling_.validate(model.engine().model().info().vocab);
+    note_unread_variables(model.text(), variables_, false);
     max_tokens_ = flags.max_tokens;
     if (model.text().has_template())
       format_ = chat::detect_reasoning_format(model.text().templates->select(false));
@@ -450,8 +453,9 @@ class Conversation {
 
   void set(const std::string& text) {
     if (text.empty()) {
-      note(flags_, "temperature={} top_k={} top_p={} min_p={} max_tokens={} seed={}", sampling_.temperature,
-           sampling_.top_k, sampling_.top_p, sampling_.min_p, max_tokens_, sampling_.seed);
+      note(flags_, "temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={} seed={}",
+           sampling_.temperature, sampling_.top_k, sampling_.top_p, sampling_.min_p,
+           sampling_.repetition_penalty, max_tokens_, sampling_.seed);
       for (const auto& [key, value] : variables_.items()) note(flags_, "{}={}", key, json_text(value));
       return;
     }
@@ -462,43 +466,51 @@ class Conversation {
     }
     const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
     engine::SamplingOptions changed = sampling_;
-    bool known = true, ok = true;
-    auto number = [&](auto& target) {
-      auto parsed = target;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
-      ok = error == std::errc() && end == value.data() + value.size();
-      if (ok) target = parsed;
-    };
     int64_t max_tokens = max_tokens_;
-    if (key == "temperature" || key == "temp")
-      number(changed.temperature);
-    else if (key == "top_k")
-      number(changed.top_k);
-    else if (key == "top_p")
-      number(changed.top_p);
-    else if (key == "min_p")
-      number(changed.min_p);
-    else if (key == "repetition_penalty")
-      number(changed.repetition_penalty);
-    else if (key == "max_tokens")
-      number(max_tokens);
-    else if (key == "seed")
-      number(changed.seed);
-    else
-      known = false;
-    if (!known) {
-      variables_.update(engine::parse_variables({text}));
-      note(flags_, "(template variable {} set)", printable(key));
+    const auto number = [&](float& target, double most = std::numeric_limits<float>::max()) {
+      return [&, most] { target = static_cast<float>(parse_number(key, value, 0, most)); };
+    };
+    const std::map<std::string, std::function<void()>> settings = {
+        {"temperature", number(changed.temperature)},
+        {"temp", number(changed.temperature)},
+        {"top_k", [&] { changed.top_k = static_cast<int>(parse_whole(key, value, 0, INT32_MAX)); }},
+        {"top_p", number(changed.top_p, 1)},
+        {"min_p", number(changed.min_p, 1)},
+        {"repetition_penalty", number(changed.repetition_penalty)},
+        {"max_tokens", [&] { max_tokens = parse_whole(key, value, 1, INT64_MAX); }},
+        {"seed", [&] { changed.seed = parse_unsigned(key, value); }},
+    };
+    const auto setting = settings.find(key);
+    if (setting == settings.end()) {
+      set_variable(key, text, settings);
       return;
     }
-    if (!ok) {
-      note(flags_, "{}: '{}' is no number for it", key, printable(value));
+    try {
+      setting->second();
+    } catch (const CLI::ValidationError& error) {
+      note(flags_, "{}", error.what());
       return;
     }
     changed.validate(model_.engine().model().info().vocab);
     sampling_ = changed;
     max_tokens_ = max_tokens;
     seed_set_ = seed_set_ || key == "seed";
+  }
+
+  // A name that the template does not read, and that is near a setting's, is a misspelt setting.
+  template <typename Settings>
+  void set_variable(const std::string& key, const std::string& text, const Settings& settings) {
+    const Json variable = engine::parse_variables({text});
+    std::vector<std::string> names;
+    for (const auto& [name, action] : settings) names.push_back(name);
+    const std::string near = nearest_name(key, names);
+    if (!near.empty() && !model_.text().chat_template(false).variables().contains(key)) {
+      note(flags_, "unknown setting {}{}", printable(key), did_you_mean(near));
+      return;
+    }
+    note_unread_variables(model_.text(), variable, false);
+    variables_.update(variable);
+    note(flags_, "(template variable {} set)", printable(key));
   }
 
   kv::DiskStore& store() {
@@ -548,7 +560,7 @@ int chat(const ChatFlags& flags) {
   if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {
-    if (!terminal && interrupted()) return kExitInterrupted;
+    if (!terminal && interrupted()) break;
     try {
       const std::optional<std::string> line = editor.read("> ");
       if (!line) break;
@@ -569,7 +581,8 @@ int chat(const ChatFlags& flags) {
     }
   }
   if (terminal) std::printf("\n");
-  return !terminal && interrupted() ? kExitInterrupted : kExitDone;
+  if (!terminal && interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
+  return kExitDone;
 }
 
 }  // namespace
@@ -584,8 +597,8 @@ void add_chat(CLI::App& app, Invocation& invocation) {
           ->excludes(command->get_option("--system"));
   add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   add_whole(*command, "--max-tokens,-n", flags->max_tokens,
-            "Most tokens of an answer (default: until it ends)", 0);
-  add_list(*command, "--stop", flags->stop, "TEXT", "Text that ends an answer");
+            "Most tokens of an answer (default: until it ends)", 1);
+  add_stop(*command, flags->stop, "Text that ends an answer");
   add_choice(*command, "--context-policy", flags->context_policy, {"error", "roll"},
              "When the context is full; roll: drop the oldest turns (default error)");
   add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},

@@ -45,6 +45,11 @@ class Metadata {
     return file_.find_string(prefix_ + std::string(key));
   }
 
+  void require(std::string_view key) const {
+    if (file_.find(prefix_ + std::string(key)) == nullptr)
+      throw_error(ErrorCode::corrupt_file, "{}: its metadata has no {}{}", file_.path(), prefix_, key);
+  }
+
   // {key: value} for keys that are present.
   void copy_count(std::string_view key, json& out, const char* field) const {
     if (const auto value = count(key)) out[field] = *value;
@@ -87,6 +92,7 @@ json rope_scaling(const Metadata& m) {
 // What the metadata says, in the words of config.json.
 json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   const Metadata m(file, architecture.name);
+  for (const char* key : {"block_count", "embedding_length", "attention.head_count"}) m.require(key);
   json t;
   t["model_type"] = architecture.model_type;
   m.copy_count("block_count", t, "num_hidden_layers");
@@ -98,7 +104,7 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
     t["vocab_size"] = tokens->size();
   const uint64_t layers = m.count("block_count").value_or(0);
   if (layers > 10000)
-    throw_error(ErrorCode::invalid_input, "{}: {} layers, expected at most 10000", file.path(), layers);
+    throw_error(ErrorCode::corrupt_file, "{}: {} layers, expected at most 10000", file.path(), layers);
   m.copy_uniform_count("feed_forward_length", layers, t, "intermediate_size");
   m.copy_uniform_count("attention.head_count", layers, t, "num_attention_heads");
   m.copy_uniform_count("attention.head_count_kv", layers, t, "num_key_value_heads");

@@ -305,6 +305,31 @@ def bad_input(at):
                        (["--kv-plain", "f8"], "--kv-plain"), (["--logprobs", "-2"], "--logprobs"), (["--frobnicate"], "unknown flag --frobnicate"),
                        (["extra"], "unexpected argument 'extra'"), (["--stop", "x" * 2000], "stop string")):
         expect_exit(2, "generate", "smollm2", "--prompt", "hi", *args, contains=says)
+    # Settings that nothing reads.
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--stop", "", contains="--stop")
+    few = ["generate", "smollm2", "--prompt", "hi", "--max-tokens", 2]
+    messages = at("messages.json", '[{"role": "user", "content": "Hi"}]')
+    for args, says in (([*few, "--set", "mesages=1"], "does not read 'mesages': did you mean messages?"), (["render", "smollm2", "--messages", messages, "--set", "foo=bar"], "does not read 'foo'"),
+                       (["render", "smollm2", "--messages", messages, "--tools", at("tools.json", "[]")], "does not read 'tools'"),
+                       (["fit", "smollm2", "--context", 20000], "the 8192 that the model declares"), (["tokenize", "smollm2", "--file", at("bad.txt", b"ab\xff")], "byte 2 is 0xFF"),
+                       (["generate", "smollm2", "--raw", "--file", at("bad.txt"), "--max-tokens", 2], "byte 2 is 0xFF")):
+        result = run(*args)
+        check(result.returncode == 0 and says in result.stderr.decode(), f"said on standard error: {says} {result.stderr[:200]}")
+    check(b"did you mean KVASIR_TEMPERATURE?" in run(*few, env={"KVASIR_TEMPERATUR": "0"}).stderr, "an unknown variable of the environment is told")
+    lines = run("chat", "smollm2", "--context", 256, stdin=b"/set temprature=0.9\n/set max_tokens=0\n/set foo=1\n/set repetition_penalty=1.25\n/set\n")
+    for says in (b"unknown setting temprature: did you mean temperature?", b"max_tokens: '0' is not a whole number >= 1", b"foo=1", b"repetition_penalty=1.25"):
+        check(says in lines.stdout, f"chat /set: {says.decode()} {lines.stdout}")
+    check(b"does not read 'foo'" in lines.stderr and b"temprature=" not in lines.stdout, "chat /set: what the template does not read is told")
+    expect_exit(1, "fit", "smolm2", contains="did you mean smollm2?")
+    expect_exit(2, "get", "https://evil.example/org/name", contains="huggingface.co")
+    ids = at("ids.json", "[300, 301]")
+    expect_exit(1, "eval", "logits", "smollm2", "--tokens", ids, "--out", at.path, contains="Is a directory")
+    expect_exit(2, "eval", "logits", "smollm2", "--tokens", ids, "--out", "-", contains="/dev/stdout")
+    empty = json.loads(run("bench", "smollm2", "-p", 0, "-n", 0, "--json").stdout)
+    check(empty["prefill_tokens_per_s"] is None and empty["decode_bandwidth_fraction"] is None, "bench --json has its keys, whatever was measured")
+    check(run("version", "--no-json").stdout == run("version").stdout and json.loads(run("generate", "smollm2", "--prompt", "hi", "--max-tokens", 2, "--no-raw", "--json").stdout), "--no-x of a flag")
+    expect_exit(2, "generate", "smollm2", "--no-jsn", contains="--no-jsn")
+
     expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--system", "a", "--system-file", at("system.txt", "b"), contains="--system")
     expect_exit(2, "generate", "smollm2", "--raw", "--prompt", "hi", "--system", "a", contains="raw")
     expect_exit(2, "generate", "smollm2", "--prompt", "", contains="empty")
