@@ -171,6 +171,10 @@ def main(folder):
         expect_exit(1, "eval", "logits", path("bad"), "--tokens", write("t.json", "[1, 2]"), "--out", path("x.npy"))
         expect_exit(2, "synth", path("never"), "--set", f"{field}={json.dumps(value)}")
 
+    run("synth", path("keys.gguf"))
+    expect_exit(1, "fit", write("keys.gguf", read(path("keys.gguf")).replace(b"llama.block_count", b"llama.block_xxxxx")), contains="llama.block_count")
+    os.remove(path("keys.gguf"))
+
     # synth: names, what is there already, sizes.
     check(run("synth", path("new.gguf")).returncode == 0 and read(path("new.gguf"))[:4] == b"GGUF", "a name that ends in .gguf is a GGUF file")
     for there in ("new.gguf", "bad"):
