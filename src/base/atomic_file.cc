@@ -18,6 +18,11 @@ constexpr size_t kBuffer = size_t{1} << 20;
 AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(path.string()), partial_(fmt::format("{}.partial-{}", path_, ::getpid())), registered_(partial_) {
   buffer_.reserve(kBuffer);
+  // Found out now, not when all is written.
+  if (std::error_code ignored; std::filesystem::is_directory(path, ignored)) {
+    errno = EISDIR;
+    fail("cannot be written");
+  }
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("cannot be created");
 }

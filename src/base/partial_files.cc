@@ -21,6 +21,10 @@ std::array<Partial, 256> g_partials;
 
 extern "C" void on_ending_signal(int signal) {
   remove_partial_files();
+  constexpr char kMessage[] = "kvasir: interrupted\n";
+  if (::write(STDERR_FILENO, kMessage, sizeof kMessage - 1) < 0) {
+    // Nobody is there to read it.
+  }
   ::_exit(128 + signal);
 }
 
@@ -54,15 +58,19 @@ void remove_partial_files() {
   }
 }
 
-void install_ending_signals() {
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = on_ending_signal;
+  action.sa_handler = handler;
   ::sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : signals) {
     struct sigaction before {};
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       ::sigaction(signal, &action, nullptr);
   }
+}
+
+void install_ending_signals() {
+  handle_signals({SIGINT, SIGTERM, SIGHUP}, on_ending_signal);
 }
 
 }  // namespace kvasir

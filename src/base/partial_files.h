@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 
 namespace kvasir {
 
@@ -25,8 +26,10 @@ class PartialFile {
 // Async-signal-safe; the last registered goes first.
 void remove_partial_files();
 
-// SIGINT, SIGTERM and SIGHUP (those that are not ignored) remove partial files and end the process with 128 +
-// the signal.
+// Those of the signals that the process was not started to ignore (nohup, a shell's background job).
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int));
+
+// SIGINT, SIGTERM and SIGHUP remove partial files and end the process with 128 + the signal.
 void install_ending_signals();
 
 }  // namespace kvasir

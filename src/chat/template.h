@@ -72,6 +72,7 @@ class ChatTemplate {
                                               const SpecialTokens& tokens) const;
 
   const std::string& source() const { return source_; }
+  const std::set<std::string>& variables() const { return template_.variables(); }  // that it looks up
   const std::string& name() const { return name_; }
 
  private:

@@ -165,6 +165,8 @@ class Batch {
   }
 
   void open_model(const LoadFlags& load) {
+    note_no_template(defaults_, text_);
+    if (!completes_as_it_is(defaults_, text_)) note_unread_variables(text_, defaults_.variables, false);
     engine::EngineOptions options = load.options();
     if (!load.has_batch()) options.load.rows = kDefaultRows;
     options.load.rows =

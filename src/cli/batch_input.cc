@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "base/error.h"
 #include "cli/output.h"
@@ -226,12 +227,22 @@ BatchLine parse_batch_line(std::string_view text, const std::string& where, uint
   return line;
 }
 
+bool completes_as_it_is(const BatchDefaults& options, const engine::TextSide& text) {
+  return options.raw || (!text.has_template() && options.system.empty());
+}
+
+void note_no_template(const BatchDefaults& options, const engine::TextSide& text) {
+  if (!options.raw && completes_as_it_is(options, text))
+    std::fprintf(stderr,
+                 "kvasir: note: %s has no chat template: prompts are completed as they are, as --raw does\n",
+                 text.name.c_str());
+}
+
 std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text) {
   Json messages = line.messages;
-  if (messages.is_null() && (line.options.raw || !text.has_template())) {
+  if (messages.is_null() && completes_as_it_is(line.options, text)) {
     if (!line.options.system.empty())
-      throw_error(ErrorCode::invalid_input, "a system message needs a chat template, and {}",
-                  line.options.raw ? "raw asks for none" : "this model has none");
+      throw_error(ErrorCode::invalid_input, "a system message needs a chat template, and raw asks for none");
     if (!line.tools.is_null()) throw_error(ErrorCode::invalid_input, "tools need a chat template");
     std::vector<int32_t> ids = engine::encode_prompt(text, line.prompt, false);
     if (ids.empty()) throw_error(ErrorCode::invalid_input, "the prompt is empty");

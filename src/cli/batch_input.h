@@ -40,7 +40,12 @@ struct BatchLine {
 BatchLine parse_batch_line(std::string_view text, const std::string& where, uint64_t number,
                            const BatchDefaults& defaults);
 
-// Its prompt as tokens: rendered with the checkpoint's template unless raw (or there is none).
+// Whether a prompt (messages never) is completed as it is: asked for, or the checkpoint has no chat template
+// and nothing else needs one, which note_no_template() says on standard error.
+bool completes_as_it_is(const BatchDefaults& options, const engine::TextSide& text);
+void note_no_template(const BatchDefaults& options, const engine::TextSide& text);
+// Its prompt as tokens: rendered with the checkpoint's template unless raw. Throws Error{unsupported} where
+// there is none.
 std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text);
 
 // Tokens of context that a prompt and its answer may take.

@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "chat/reasoning.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
@@ -99,8 +101,8 @@ constexpr char kHelp[] =
     "/help            this list\n"
     "/reset           forget the conversation (the system message stays)\n"
     "/system [TEXT]   show, or set, the system message (and reset)\n"
-    "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p, seed, max_tokens,\n"
-    "                 or a variable of the chat template\n"
+    "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p,\n"
+    "                 repetition_penalty, max_tokens, seed, or a variable of the chat template\n"
     "/retry           answer the last message again\n"
     "/undo            forget the last message and its answer\n"
     "/save NAME       keep the conversation on disk, with all that the model holds of it\n"
@@ -119,6 +121,7 @@ class Conversation {
         variables_(engine::parse_variables(flags.set)),
         system_(flags.system) {
     sampling_.validate(model.engine().model().info().vocab);
+    note_unread_variables(model.text(), variables_, false);
     max_tokens_ = flags.max_tokens;
     if (model.text().has_template())
       format_ = chat::detect_reasoning_format(model.text().templates->select(false));
@@ -371,7 +374,6 @@ class Conversation {
   }
 
   void report(const engine::TextOutcome& result, const std::string& said, const std::string& thought) const {
-    const bool stopped = result.outcome.reason == engine::FinishReason::cancelled;
     const engine::Timings& t = result.outcome.timings;
     const double rate =
         t.decode_seconds > 0 ? static_cast<double>(t.completion_tokens - 1) / t.decode_seconds : 0;
@@ -396,56 +398,64 @@ class Conversation {
     // A script gets the answers and nothing else on standard output.
     std::FILE* out = isatty(STDOUT_FILENO) != 0 ? stdout : stderr;
     const bool dim = styled(fileno(out));
-    std::fprintf(
-        out, "%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
-        dim ? "\033[2m" : "",
-        stopped ? "stopped; "
-                : (result.outcome.reason == engine::FinishReason::length ? "cut at the limit; " : ""),
-        static_cast<long long>(t.prompt_tokens - t.reused_tokens), t.prefill_seconds,
-        static_cast<long long>(t.completion_tokens), rate, used, limit, dim ? "\033[0m" : "");
+    const char* cut = "";
+    if (result.outcome.reason == engine::FinishReason::cancelled) cut = "stopped; ";
+    if (result.outcome.reason == engine::FinishReason::length)
+      cut = t.completion_tokens == max_tokens_ ? "cut at max_tokens; " : "cut: the context is full; ";
+    std::fprintf(out,
+                 "%s[%s%lld new prompt tokens in %.2f s, %lld tokens at %.1f/s, context %lld of %lld]%s\n",
+                 dim ? "\033[2m" : "", cut, static_cast<long long>(t.prompt_tokens - t.reused_tokens),
+                 t.prefill_seconds, static_cast<long long>(t.completion_tokens), rate, used, limit,
+                 dim ? "\033[0m" : "");
     std::fflush(stdout);
   }
 
-  std::vector<int32_t> encode(std::string& prompt) const {
-    prompt = model_.text().render(messages_, nullptr, variables_);
+  std::vector<int32_t> encode(const Json& messages, std::string& prompt) const {
+    prompt = model_.text().render(messages, nullptr, variables_);
     return engine::encode_prompt(model_.text(), prompt, true);
   }
 
   // The whole conversation as tokens. A full context is refused, or with the policy `roll` the oldest turns
-  // are dropped (and said so) until at least a quarter of it is free again for the answer.
+  // are dropped (and said so) until an answer has room: max_tokens, at most a quarter of the context.
   // `prompt`: the same as text.
   std::vector<int32_t> fitting_prompt(std::string& prompt) {
     const int64_t limit = model_.engine().context_limit();
-    std::vector<int32_t> ids = encode(prompt);
+    const bool roll = flags_.context_policy == "roll";
+    std::vector<int32_t> ids = encode(messages_, prompt);
     const auto length = [&] { return static_cast<int64_t>(ids.size()); };
-    if (length() < limit) return ids;
-    if (flags_.context_policy != "roll")
+    const int64_t quarter = std::max<int64_t>(limit / 4, 1);
+    const int64_t answer = !roll ? 1 : (max_tokens_ < 0 ? quarter : std::min(max_tokens_, quarter));
+    if (length() + answer <= limit) return ids;
+    if (!roll)
       throw_error(ErrorCode::invalid_input,
                   "the conversation has {} tokens and the context holds {}: /reset, or start with a larger "
                   "--context, or --context-policy roll",
                   length(), limit);
-    int dropped = 0;
-    while (length() > limit * 3 / 4) {
+    Json kept = messages_;  // nothing is forgotten for a message that is refused
+    while (length() > limit - quarter) {
       size_t first = 0;
-      while (first < messages_.size() && messages_[first]["role"] == "system") ++first;
-      if (first + 1 >= messages_.size())
-        throw_error(ErrorCode::invalid_input, "the last message alone has {} tokens and the context holds {}",
-                    length(), limit);
+      while (first < kept.size() && kept[first]["role"] == "system") ++first;
+      if (first + 1 >= kept.size()) break;
       // A turn is a user's message and all that answers it.
       do {
-        messages_.erase(first);
-        ++dropped;
-      } while (first + 1 < messages_.size() && messages_[first]["role"] != "user");
-      ids = encode(prompt);
+        kept.erase(first);
+      } while (first + 1 < kept.size() && kept[first]["role"] != "user");
+      ids = encode(kept, prompt);
     }
-    note(flags_, "(context full: the oldest {} messages were dropped)", dropped);
+    if (length() >= limit)
+      throw_error(ErrorCode::invalid_input, "the last message alone has {} tokens and the context holds {}",
+                  length(), limit);
+    if (const size_t dropped = messages_.size() - kept.size(); dropped > 0)
+      note(flags_, "(context full: the oldest {} messages were dropped)", dropped);
+    messages_ = std::move(kept);
     return ids;
   }
 
   void set(const std::string& text) {
     if (text.empty()) {
-      note(flags_, "temperature={} top_k={} top_p={} min_p={} max_tokens={} seed={}", sampling_.temperature,
-           sampling_.top_k, sampling_.top_p, sampling_.min_p, max_tokens_, sampling_.seed);
+      note(flags_, "temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={} seed={}",
+           sampling_.temperature, sampling_.top_k, sampling_.top_p, sampling_.min_p,
+           sampling_.repetition_penalty, max_tokens_, sampling_.seed);
       for (const auto& [key, value] : variables_.items()) note(flags_, "{}={}", key, json_text(value));
       return;
     }
@@ -456,43 +466,51 @@ class Conversation {
     }
     const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
     engine::SamplingOptions changed = sampling_;
-    bool known = true, ok = true;
-    auto number = [&](auto& target) {
-      auto parsed = target;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
-      ok = error == std::errc() && end == value.data() + value.size();
-      if (ok) target = parsed;
-    };
     int64_t max_tokens = max_tokens_;
-    if (key == "temperature" || key == "temp")
-      number(changed.temperature);
-    else if (key == "top_k")
-      number(changed.top_k);
-    else if (key == "top_p")
-      number(changed.top_p);
-    else if (key == "min_p")
-      number(changed.min_p);
-    else if (key == "repetition_penalty")
-      number(changed.repetition_penalty);
-    else if (key == "max_tokens")
-      number(max_tokens);
-    else if (key == "seed")
-      number(changed.seed);
-    else
-      known = false;
-    if (!known) {
-      variables_.update(engine::parse_variables({text}));
-      note(flags_, "(template variable {} set)", printable(key));
+    const auto number = [&](float& target, double most = std::numeric_limits<float>::max()) {
+      return [&, most] { target = static_cast<float>(parse_number(key, value, 0, most)); };
+    };
+    const std::map<std::string, std::function<void()>> settings = {
+        {"temperature", number(changed.temperature)},
+        {"temp", number(changed.temperature)},
+        {"top_k", [&] { changed.top_k = static_cast<int>(parse_whole(key, value, 0, INT32_MAX)); }},
+        {"top_p", number(changed.top_p, 1)},
+        {"min_p", number(changed.min_p, 1)},
+        {"repetition_penalty", number(changed.repetition_penalty)},
+        {"max_tokens", [&] { max_tokens = parse_whole(key, value, 1, INT64_MAX); }},
+        {"seed", [&] { changed.seed = parse_unsigned(key, value); }},
+    };
+    const auto setting = settings.find(key);
+    if (setting == settings.end()) {
+      set_variable(key, text, settings);
       return;
     }
-    if (!ok) {
-      note(flags_, "{}: '{}' is no number for it", key, printable(value));
+    try {
+      setting->second();
+    } catch (const CLI::ValidationError& error) {
+      note(flags_, "{}", error.what());
       return;
     }
     changed.validate(model_.engine().model().info().vocab);
     sampling_ = changed;
     max_tokens_ = max_tokens;
     seed_set_ = seed_set_ || key == "seed";
+  }
+
+  // A name that the template does not read, and that is near a setting's, is a misspelt setting.
+  template <typename Settings>
+  void set_variable(const std::string& key, const std::string& text, const Settings& settings) {
+    const Json variable = engine::parse_variables({text});
+    std::vector<std::string> names;
+    for (const auto& [name, action] : settings) names.push_back(name);
+    const std::string near = nearest_name(key, names);
+    if (!near.empty() && !model_.text().chat_template(false).variables().contains(key)) {
+      note(flags_, "unknown setting {}{}", printable(key), did_you_mean(near));
+      return;
+    }
+    note_unread_variables(model_.text(), variable, false);
+    variables_.update(variable);
+    note(flags_, "(template variable {} set)", printable(key));
   }
 
   kv::DiskStore& store() {
@@ -542,11 +560,11 @@ int chat(const ChatFlags& flags) {
   if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {
-    if (!terminal && interrupted()) return kExitInterrupted;
-    const std::optional<std::string> line = editor.read("> ");
-    if (!line) break;
-    if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
+    if (!terminal && interrupted()) break;
     try {
+      const std::optional<std::string> line = editor.read("> ");
+      if (!line) break;
+      if (line->find_first_not_of(" \t\n") == std::string::npos) continue;
       if (line->front() == '/') {
         if (!conversation.command(*line)) break;
       } else {
@@ -563,7 +581,8 @@ int chat(const ChatFlags& flags) {
     }
   }
   if (terminal) std::printf("\n");
-  return !terminal && interrupted() ? kExitInterrupted : kExitDone;
+  if (!terminal && interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
+  return kExitDone;
 }
 
 }  // namespace
@@ -578,8 +597,8 @@ void add_chat(CLI::App& app, Invocation& invocation) {
           ->excludes(command->get_option("--system"));
   add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   add_whole(*command, "--max-tokens,-n", flags->max_tokens,
-            "Most tokens of an answer (default: until it ends)", 0);
-  add_list(*command, "--stop", flags->stop, "TEXT", "Text that ends an answer");
+            "Most tokens of an answer (default: until it ends)", 1);
+  add_stop(*command, flags->stop, "Text that ends an answer");
   add_choice(*command, "--context-policy", flags->context_policy, {"error", "roll"},
              "When the context is full; roll: drop the oldest turns (default error)");
   add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},

@@ -2,11 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
-#include <numeric>
 #include <vector>
 
+#include "base/nearest_name.h"
 #include "base/partial_files.h"
 
 namespace kvasir::cli {
@@ -21,35 +20,6 @@ extern "C" void on_interrupt(int) {
     ::_exit(kExitInterrupted);
   }
   interrupt_flag = 1;
-}
-
-// Levenshtein distance.
-size_t distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
-std::string nearest(const std::string& unknown, const std::vector<std::string>& names) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(3, unknown.size() / 2);
-  for (const std::string& candidate : names) {
-    const size_t d = distance(unknown, candidate);
-    if (d < best_distance) {
-      best_distance = d;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 // Option groups are nameless subcommands, and hold options of their own.
@@ -81,14 +51,14 @@ std::string nearest_option(const CLI::App& app, const std::string& unknown) {
   std::string bare = unknown.substr(0, unknown.find('='));
   std::vector<std::string> names;
   collect_option_names(app, names);
-  return nearest(bare, names);
+  return nearest_name(bare, names);
 }
 
 std::string nearest_command(const CLI::App& app, const std::string& unknown) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
-  return nearest(unknown, names);
+  return nearest_name(unknown, names);
 }
 
 bool interrupted() {
@@ -99,11 +69,7 @@ void clear_interrupt() {
 }
 
 void install_interrupt_handler() {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  handle_signals({SIGINT, SIGTERM}, on_interrupt);
 }
 
 }  // namespace kvasir::cli

@@ -1,5 +1,7 @@
 #include "cli/defaults.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <climits>
 #include <map>
@@ -8,10 +10,13 @@
 #include "base/ascii.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "cli/command.h"
 
 namespace kvasir::cli {
 namespace {
+
+constexpr std::string_view kPrefix = "KVASIR_";  // of environment variables
 
 // Flags that say what to do, not how: they make no sense as defaults.
 bool is_action(const std::string& flag) {
@@ -81,6 +86,40 @@ std::vector<std::string> as_words(const CLI::Option& option, const std::vector<s
       out.push_back("--" + name + "=" + value);
   }
   return out;
+}
+
+// --no-x of a flag x, as what the parser knows. What follows "--" is no flag.
+std::vector<std::string> without_negations(const CLI::App& command, std::vector<std::string> words) {
+  for (std::string& word : words) {
+    if (word == "--") break;
+    if (!word.starts_with("--no-") || command.get_option_no_throw(word) != nullptr) continue;
+    const std::string flag = "--" + word.substr(5);
+    const CLI::Option* option = command.get_option_no_throw(flag);
+    if (option != nullptr && option->get_expected_max() == 0) word = flag + "=false";
+  }
+  return words;
+}
+
+// One line for each variable KVASIR_... that nothing here reads.
+void note_unknown_variables(const std::vector<CLI::App*>& commands) {
+  std::vector<std::string> known = {"CONFIG", "MODEL", "MODELS"};
+  for (CLI::App* command : commands) {
+    std::vector<CLI::Option*> options;
+    collect_options(*command, &options);
+    for (const CLI::Option* option : options)
+      for (const std::string& name : option->get_lnames())
+        known.push_back(environment_name(name).substr(kPrefix.size()));
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string variable = std::string(*entry).substr(0, std::string_view(*entry).find('='));
+    if (!variable.starts_with(kPrefix)) continue;
+    const std::string name = variable.substr(kPrefix.size());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string near = nearest_name(name, known);
+    std::fprintf(stderr, "kvasir: note: %s is set, and no flag has this name%s\n",
+                 printable(variable).c_str(),
+                 did_you_mean(near.empty() ? near : std::string(kPrefix) + near).c_str());
+  }
 }
 
 void parse_words(CLI::App& app, std::vector<std::string> words) {
@@ -174,7 +213,7 @@ bool changes_numerics(const std::string& flag) {
 std::string environment_name(const std::string& flag) {
   std::string name = ascii_upper(flag.substr(flag.find_first_not_of('-')));
   std::replace(name.begin(), name.end(), '-', '_');
-  return "KVASIR_" + name;
+  return std::string(kPrefix) + name;
 }
 
 void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const std::string& file) {
@@ -183,7 +222,7 @@ void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const 
   for (const ConfigEntry& entry : entries) {
     const auto fail = [&](const std::string& what, const std::string& near) {
       throw_error(ErrorCode::invalid_input, "{}:{}: {}{}", printable(file), entry.line, what,
-                  near.empty() ? std::string() : fmt::format(": did you mean {}?", near));
+                  did_you_mean(near));
     };
     const auto bare = [](std::string name) {
       return name.erase(0, std::min(name.size(), name.find_first_not_of('-')));
@@ -192,6 +231,8 @@ void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const 
       if (std::any_of(commands.begin(), commands.end(),
                       [&](CLI::App* command) { return option_of(*command, entry.key) != nullptr; }))
         continue;
+      if (is_action(entry.key))
+        fail(fmt::format("'{}' says what to do, so it has no default", printable(entry.key)), "");
       std::string near;
       for (size_t i = 0; i < commands.size() && near.empty(); ++i)
         near = bare(nearest_option(*commands[i], "--" + entry.key));
@@ -200,23 +241,26 @@ void check_config(CLI::App& app, const std::vector<ConfigEntry>& entries, const 
     CLI::App* command = command_of(app, entry.section);
     if (command == nullptr)
       fail(fmt::format("[{}] is no command", printable(entry.section)), nearest_command(app, entry.section));
+    if (is_action(entry.key) && command->get_option_no_throw("--" + entry.key) != nullptr)
+      fail(fmt::format("'{}' says what to do, so it has no default", printable(entry.key)), "");
     if (option_of(*command, entry.key) == nullptr)
       fail(fmt::format("`kvasir {}` has no flag '{}'", printable(entry.section), printable(entry.key)),
            bare(nearest_option(*command, "--" + entry.key)));
   }
 }
 
-std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vector<std::string>& words) {
+std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vector<std::string>& given) {
   // Which command is meant: the first words that are commands.
   CLI::App* command = &app;
   size_t depth = 0;
-  for (; depth < words.size(); ++depth) {
+  for (; depth < given.size(); ++depth) {
     CLI::App* next = nullptr;
     for (CLI::App* sub : command->get_subcommands([](const CLI::App* a) { return !a->get_name().empty(); }))
-      if (sub->check_name(words[depth])) next = sub;
+      if (sub->check_name(given[depth])) next = sub;
     if (next == nullptr) break;
     command = next;
   }
+  const std::vector<std::string> words = without_negations(*command, given);
   const bool help = std::any_of(words.begin(), words.end(), [](const std::string& w) {
     return w == "--help" || w == "-h" || w == "--help-all";
   });
@@ -225,6 +269,9 @@ std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vecto
     return {};
   }
 
+  std::vector<CLI::App*> commands;
+  collect(app, &commands);
+  note_unknown_variables(commands);
   const std::vector<ConfigEntry> entries = read_config();
   const std::string file = config_path().string();
   check_config(app, entries, file);

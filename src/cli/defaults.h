@@ -11,12 +11,12 @@
 
 namespace kvasir::cli {
 
-// Parses `words` (without the program's name), then gives the chosen command's flags that are not among them
+// Parses `given` (without the program's name), then gives the chosen command's flags that are not among them
 // their values from environment and configuration file, and parses again: conversions, checks and messages
 // are the same for all three. A default gives way to what it excludes: a flag among the words, or a default
 // of a higher place. One whose flag needs another that is not set is left out. Returns the options that a
 // default has set. Throws CLI::ParseError as CLI::App::parse does, and Error for the file.
-std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vector<std::string>& words);
+std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vector<std::string>& given);
 
 // Refuses sections that are no command and keys that are no flag, naming the nearest. Throws
 // Error{invalid_input}.

@@ -165,8 +165,7 @@ void add_eval_kv_sensitivity(CLI::App& eval, Invocation& invocation) {
   flags->load.add_to(*command, false);
   add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids of ordinary text")
       ->required();
-  add_text(*command, "--out", flags->out, kFileValue,
-           "File to write (default: kv_config.json beside the model)");
+  add_output(*command, "--out", flags->out, "File to write (default: kv_config.json beside the model)");
   add_list(*command, "--codec", flags->codecs, "CODEC",
            "A codec to measure on keys and on values (default: bf16, f16, rot:q8_0, q8_0, rot:q6_0, "
            "q6_0, rot:q5_0, rot:q4_0, rot:q3_0, rot:2)");

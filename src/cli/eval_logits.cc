@@ -126,7 +126,7 @@ void add_eval_logits(CLI::App& eval, Invocation& invocation) {
   flags->load.add_to(*command, false);
   add_text(*command, "--tokens", flags->tokens, kFileValue, "JSON list of token ids; none is added")
       ->required();
-  add_text(*command, "--out", flags->out, kFileValue, "The .npy file to write")->required();
+  add_output(*command, "--out", flags->out, "The .npy file to write")->required();
   add_list(*command, "--with", flags->with, kFileValue,
            "Token ids of another row in the same batch; it changes no bit of the result");
   add_unsigned(*command, "--schedule", flags->schedule, "SEED",

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/nearest_name.h"
 #include "base/topology.h"
 #include "cli/conversation_store.h"
 #include "cli/input.h"
@@ -139,7 +140,8 @@ void SamplingFlags::add_to(CLI::App& command) {
   add_number(group, "--xtc-probability", xtc_probability, "Chance of dropping the most likely choices", 0, 1);
   add_number(group, "--xtc-threshold", xtc_threshold,
              "Probability above which a choice may be dropped (default 0.1)", 0, 1);
-  add_number(group, "--repetition-penalty", repetition_penalty, "Divide logits of recent tokens (1: off)", 0);
+  add_number(group, "--repetition-penalty", repetition_penalty, "Divide logits of recent tokens (0, 1: off)",
+             0);
   add_whole(group, "--repetition-context-size", repetition_context,
             "Recent tokens of that penalty (default 20; 0: all)", 0, kMost);
   add_number(group, "--presence-penalty", presence_penalty, "Subtracted once from recent tokens", -kAny,
@@ -155,7 +157,8 @@ void SamplingFlags::add_to(CLI::App& command) {
   add_whole(group, "--dry-allowed-length", dry_allowed_length,
             "Repetitions up to this length are free (default 2)", 0, kMost);
   add_whole(group, "--dry-penalty-last-n", dry_context, "Tokens that DRY looks back (0: all)", 0, kMost);
-  add_whole(group, "--mirostat", mirostat, "2: mirostat 2.0 instead of the filters (0: off)", 0, 2);
+  add_whole(group, "--mirostat", mirostat,
+            "2: mirostat 2.0 instead of all filters (0: off; a temperature of 0 stays greedy)", 0, 2);
   add_number(group, "--mirostat-tau", mirostat_tau, "Target surprise in bits (default 5)", 0);
   add_number(group, "--mirostat-eta", mirostat_eta, "Learning rate (default 0.1)", 0);
   add_list(group, "--logit-bias", logit_bias, "ID=X", "Added to a token's logit");
@@ -203,6 +206,21 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
   }
   out.seed = seed ? *seed : engine::fresh_seed();
   return out;
+}
+
+void note_unread_variables(const engine::TextSide& text, const nlohmann::ordered_json& variables,
+                           bool with_tools) {
+  std::vector<std::string> given;
+  for (const auto& [name, value] : variables.items()) given.push_back(name);
+  if (with_tools) given.emplace_back("tools");
+  if (given.empty()) return;
+  const chat::ChatTemplate chat = text.chat_template(with_tools);
+  const std::set<std::string>& read = chat.variables();
+  for (const std::string& name : given)
+    if (!read.contains(name))
+      std::fprintf(stderr, "kvasir: note: the chat template of %s does not read '%s'%s\n", text.name.c_str(),
+                   printable(name).c_str(),
+                   did_you_mean(nearest_name(name, {read.begin(), read.end()})).c_str());
 }
 
 std::vector<int32_t> read_token_file(const std::string& path) {

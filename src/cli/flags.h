@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/text_model.h"
 
 namespace kvasir::cli {
 
@@ -72,6 +72,10 @@ struct SamplingFlags {
 
 // A size with a suffix: 12G, 512Mi, 1.5GB. Throws Error{invalid_input} naming the flag.
 size_t parse_size(const std::string& text, const std::string& flag);
+
+// Says on standard error which variables (and tools, if there are any) the chat template never reads.
+void note_unread_variables(const engine::TextSide& text, const nlohmann::ordered_json& variables,
+                           bool with_tools);
 
 // A JSON file holding a list of token ids.
 std::vector<int32_t> read_token_file(const std::string& path);

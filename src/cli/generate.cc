@@ -104,11 +104,16 @@ int generate(const GenerateFlags& flags) {
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::TextSide text = engine::TextSide::open(path);
   // Templates take text; what is completed as it is may be any bytes.
-  if (!flags.raw && text.has_template()) {
+  const bool raw = completes_as_it_is(line.options, text);
+  note_no_template(line.options, text);
+  if (raw) {
+    note_utf8(line.prompt, "the prompt");
+  } else {
     check_utf8(line.prompt, "the prompt");
     check_utf8(flags.system, "the system message");
   }
   const std::vector<int32_t> ids = encode_batch_line(line, text);
+  if (!raw) note_unread_variables(text, line.options.variables, false);
   // A short answer does not need the model's whole context: when none is asked for, hold what this run can
   // use.
   if (options.load.context == 0)
@@ -169,7 +174,8 @@ int generate(const GenerateFlags& flags) {
     for (size_t i = 0; i < results.size(); ++i)
       std::printf("--- %zu ---\n%s\n", i + 1, results[i].text.c_str());
   }
-  return interrupted() ? kExitInterrupted : kExitDone;
+  if (interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
+  return kExitDone;
 }
 
 }  // namespace
@@ -216,7 +222,7 @@ void add_generate(CLI::App& app, Invocation& invocation) {
   add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   add_whole(*command, "--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)", 0);
   add_whole(*command, "--min-tokens", flags->min_tokens, "No end of answer before this many tokens", 0);
-  add_list(*command, "--stop", flags->stop, "TEXT", "Text that ends the answer");
+  add_stop(*command, flags->stop, "Text that ends the answer");
   command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end tokens");
   CLI::Option* samples =
       add_whole(*command, "--samples,--n", flags->samples, "Answers to draw, in one batch", 1, 128);

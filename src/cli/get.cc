@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -32,12 +33,19 @@ int get(const GetFlags& flags, const std::string& hub_only) {
   }
   if (const std::optional<hub::ModelReference> reference = hub::parse_reference(flags.model))
     return get_from_hub(*reference, flags);
+  if (flags.model.find("://") != std::string::npos)
+    throw_error(ErrorCode::invalid_input,
+                "'{}': only links to huggingface.co are followed; a mirror is named by HF_ENDPOINT",
+                printable(flags.model));
   std::string known;
-  for (const StarterModel& starter : starter_models())
-    known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
+  std::vector<std::string> names;
+  for (const StarterModel& starter : starter_models()) {
+    names.emplace_back(starter.short_name);
+    known += (known.empty() ? "" : ", ") + names.back();
+  }
   throw_error(ErrorCode::not_found,
-              "'{}' is no known short name ({}): for a repository on the hub give org/name",
-              printable(flags.model), known);
+              "'{}' is no known short name{} ({}): for a repository on the hub give org/name",
+              printable(flags.model), did_you_mean(nearest_name(flags.model, names)), known);
 }
 
 }  // namespace
@@ -55,7 +63,7 @@ void report_fetch(const GetFlags& flags, const std::filesystem::path& path, bool
 
 void add_get(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<GetFlags>();
-  CLI::App* command = app.add_subcommand("get", "Fetch a model, resumable and verified");
+  CLI::App* command = app.add_subcommand("get", "Fetch a model, resumable and verified")->alias("pull");
   CLI::Option* model = add_text(*command, "MODEL", flags->model, kModelValue,
                                 "org/name[:QUANT][@REVISION], org/name/FILE, or a short name (--list)");
   const std::vector<CLI::Option*> hub_only = {

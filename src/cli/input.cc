@@ -30,6 +30,19 @@ std::string read_stream(std::FILE* file, const std::string& name, size_t limit) 
   return text;
 }
 
+// Where the first byte lies that is no UTF-8, as text; empty: there is none.
+std::string utf8_fault(std::string_view text, std::string_view what) {
+  constexpr std::string_view kWritten = "\xEF\xBF\xBD";  // U+FFFD that the text itself holds
+  for (size_t at = 0; at < text.size();) {
+    const tokenizer::CodePoint code = tokenizer::decode_lossy(text, at);
+    if (code.value == tokenizer::kReplacement && !text.substr(at).starts_with(kWritten))
+      return fmt::format("{} is not UTF-8: byte {} is 0x{:02X}", what, at,
+                         static_cast<unsigned char>(text[at]));
+    at += code.length;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string read_input(const std::string& path, size_t limit) {
@@ -46,14 +59,13 @@ std::string read_input(const std::string& path, size_t limit) {
 }
 
 void check_utf8(std::string_view text, std::string_view what) {
-  constexpr std::string_view kWritten = "\xEF\xBF\xBD";  // U+FFFD that the text itself holds
-  for (size_t at = 0; at < text.size();) {
-    const tokenizer::CodePoint code = tokenizer::decode_lossy(text, at);
-    if (code.value == tokenizer::kReplacement && !text.substr(at).starts_with(kWritten))
-      throw_error(ErrorCode::invalid_input, "{} is not UTF-8: byte {} is 0x{:02X}; convert it first", what,
-                  at, static_cast<unsigned char>(text[at]));
-    at += code.length;
-  }
+  if (const std::string fault = utf8_fault(text, what); !fault.empty())
+    throw_error(ErrorCode::invalid_input, "{}; convert it first", fault);
+}
+
+void note_utf8(std::string_view text, std::string_view what) {
+  if (const std::string fault = utf8_fault(text, what); !fault.empty())
+    std::fprintf(stderr, "kvasir: note: %s\n", fault.c_str());
 }
 
 }  // namespace kvasir::cli

@@ -12,5 +12,7 @@ std::string read_input(const std::string& path, size_t limit);
 
 // Throws Error{invalid_input} naming the place of the first byte that is no UTF-8.
 void check_utf8(std::string_view text, std::string_view what);
+// The same for text that may be any bytes: says so on standard error.
+void note_utf8(std::string_view text, std::string_view what);
 
 }  // namespace kvasir::cli

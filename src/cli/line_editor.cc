@@ -1,14 +1,16 @@
 #include "cli/line_editor.h"
 
 #include <editline/readline.h>
+#include <langinfo.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <clocale>
 #include <csetjmp>
 #include <csignal>
 #include <iostream>
 
-#include "cli/command.h"
+#include "base/error.h"
 
 namespace kvasir::cli {
 namespace {
@@ -25,12 +27,20 @@ extern "C" void on_prompt_interrupt(int) {
   }
 }
 
+// Prompts are UTF-8 whatever the environment says (or names a locale that is not installed), and libedit
+// drops the characters that the locale has not.
+void use_utf8() {
+  if (std::setlocale(LC_CTYPE, "") == nullptr || std::string_view(nl_langinfo(CODESET)) != "UTF-8")
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 }  // namespace
 
 LineEditor::LineEditor(std::filesystem::path history_file)
     : history_file_(std::move(history_file)),
       terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
   if (!terminal_) return;
+  use_utf8();
   rl_initialize();
   using_history();
   stifle_history(1000);
@@ -45,10 +55,10 @@ LineEditor::~LineEditor() {
   if (terminal_ && !history_file_.empty()) write_history(history_file_.c_str());
 }
 
-std::optional<std::string> LineEditor::read_line(const std::string& prompt) {
+LineEditor::Line LineEditor::read_line(const std::string& prompt) {
   if (!terminal_) {
-    std::string line;
-    if (!std::getline(std::cin, line)) return std::nullopt;
+    Line line;
+    if (!std::getline(std::cin, line.text)) line.ending = Ending::input;
     return line;
   }
   struct sigaction action {};
@@ -67,38 +77,44 @@ std::optional<std::string> LineEditor::read_line(const std::string& prompt) {
     sigaction(SIGINT, &before, nullptr);
     rl_deprep_terminal();
     std::cout << "^C\n" << std::flush;
-    return std::string();
+    return {{}, Ending::interrupt};
   }
-  if (raw == nullptr) return std::nullopt;
-  std::string line(raw);
+  if (raw == nullptr) return {{}, Ending::input};
+  Line line{raw};
   std::free(raw);
   return line;
 }
 
 std::optional<std::string> LineEditor::read(const std::string& prompt) {
-  std::optional<std::string> line = read_line(prompt);
-  if (!line) return std::nullopt;
-  std::string text = *line;
+  Line line = read_line(prompt);
+  if (line.ending == Ending::input) return std::nullopt;
+  // The next line of a message; false: Ctrl-C, nothing is left of the message.
+  const auto more = [&] {
+    line = read_line("... ");
+    if (line.ending == Ending::input)
+      throw_error(
+          ErrorCode::invalid_input,
+          "the message is not finished and was dropped: "
+          "a block ends with a line that ends in \"\"\", and a line that ends in \\ goes on in the next");
+    return line.ending == Ending::line;
+  };
+  std::string text = line.text;
   constexpr std::string_view kBlock = "\"\"\"";
   if (text.starts_with(kBlock)) {
     // Text may stand beside either mark; both may be in one line.
-    text.erase(0, kBlock.size());
-    std::string last = text;
+    line.text.erase(0, kBlock.size());
     text.clear();
-    while (!last.ends_with(kBlock)) {
-      if (!last.empty() || !text.empty()) text += last + "\n";
-      line = read_line("... ");
-      if (!line) return text;
-      last = *line;
+    while (!line.text.ends_with(kBlock)) {
+      if (!line.text.empty() || !text.empty()) text += line.text + "\n";
+      if (!more()) return std::string();
     }
-    text += last.substr(0, last.size() - kBlock.size());
+    text += line.text.substr(0, line.text.size() - kBlock.size());
     if (text.ends_with('\n')) text.pop_back();
   } else {
     while (!text.empty() && text.back() == '\\') {
       text.back() = '\n';
-      line = read_line("... ");
-      if (!line) break;
-      text += *line;
+      if (!more()) return std::string();
+      text += line.text;
     }
   }
   if (terminal_ && !text.empty() && text.find('\n') == std::string::npos) add_history(text.c_str());

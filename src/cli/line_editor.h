@@ -1,6 +1,7 @@
 // Reads lines from a person: editing and history on a terminal (libedit), plain lines otherwise.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -16,12 +17,17 @@ class LineEditor {
   ~LineEditor();
 
   // One input: a line; a line ending in a backslash goes on in the next; three double quotes at its
-  // beginning begin a block that ends with the line that ends in them. Nothing at end of input. An interrupt
-  // (Ctrl-C) at the prompt gives an empty line and sets interrupted().
+  // beginning begin a block that ends with the line that ends in them. Nothing at end of input. Ctrl-C gives
+  // an empty one, in the middle of a block, too. Throws Error{invalid_input} where the input ends in a block.
   std::optional<std::string> read(const std::string& prompt);
 
  private:
-  std::optional<std::string> read_line(const std::string& prompt);
+  enum class Ending : uint8_t { line, interrupt, input };  // what ended it
+  struct Line {
+    std::string text;
+    Ending ending = Ending::line;
+  };
+  Line read_line(const std::string& prompt);
   std::filesystem::path history_file_;
   bool terminal_;
 };

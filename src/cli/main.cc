@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file_error.h"
 #include "base/mapping_faults.h"
+#include "base/nearest_name.h"
 #include "base/partial_files.h"
 #include "cli/command.h"
 #include "cli/defaults.h"
@@ -52,9 +53,8 @@ std::string unknown_command(const CLI::App& app) {
 }
 
 int command_error(const CLI::App& app, const std::string& unknown) {
-  const std::string near = nearest_command(chosen_command(app), unknown);
   return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown),
-                                      near.empty() ? "" : ": did you mean " + near + "?"));
+                                      did_you_mean(nearest_command(chosen_command(app), unknown))));
 }
 
 int print_help(const CLI::App& app, bool all) {
@@ -118,9 +118,8 @@ int run(int argc, char** argv) {
     const std::vector<std::string> extras = app.remaining(true);
     const std::string unknown = extras.empty() ? std::string("?") : extras.front();
     if (unknown.rfind('-', 0) == 0) {
-      const std::string near = nearest_option(where, unknown);
       return usage_error(app, fmt::format("unknown flag {}{}", printable(unknown),
-                                          near.empty() ? "" : ": did you mean " + near + "?"));
+                                          did_you_mean(nearest_option(where, unknown))));
     }
     if (!unknown_command(app).empty()) return command_error(app, unknown);
     return usage_error(app, fmt::format("unexpected argument '{}'", printable(unknown)));

@@ -5,6 +5,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "cli/starter_models.h"
 #include "hub/settings.h"
 
@@ -113,7 +114,7 @@ fs::path resolve_model(const std::string& model) {
     const std::vector<const hub::LocalModel*> found = models_called(models, model);
     if (found.size() == 1 || (!found.empty() && found.front()->path == found.back()->path)) {
       if (found.front()->store == hub::Store::ollama && !found.front()->problem.empty())
-        throw_error(ErrorCode::unsupported, "{}: {}", printable(model), found.front()->problem);
+        throw_error(found.front()->problem_code, "{}: {}", printable(model), found.front()->problem);
       return found.front()->path;
     }
     if (!found.empty()) {
@@ -137,12 +138,16 @@ fs::path resolve_model(const std::string& model) {
                 similar_names(models, model));
   }
   std::string known;
-  for (const StarterModel& starter : starter_models())
-    known += (known.empty() ? "" : ", ") + std::string(starter.short_name);
+  std::vector<std::string> names;
+  for (const StarterModel& starter : starter_models()) {
+    names.emplace_back(starter.short_name);
+    known += (known.empty() ? "" : ", ") + names.back();
+  }
+  for (const hub::LocalModel& one : models) names.push_back(one.name);
   throw Error(
       ErrorCode::not_found,
-      fmt::format("{}: no such file, folder or model (short names: {}; `kvasir ls` lists what is here)",
-                  printable(model), known),
+      fmt::format("{}: no such file, folder or model{} (short names: {}; `kvasir ls` lists what is here)",
+                  printable(model), did_you_mean(nearest_name(model, names)), known),
       similar_names(models, model));
 }
 

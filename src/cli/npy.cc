@@ -17,6 +17,10 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path_, ignored);
   if (std::filesystem::exists(there) && std::filesystem::is_other(there)) partial_.clear();
+  if (std::filesystem::is_directory(there)) {
+    errno = EISDIR;
+    fail("cannot be written");
+  }
   if (!partial_.empty()) registered_.watch(partial_);
   file_ = std::fopen(partial_.empty() ? path_.c_str() : partial_.c_str(), "wbe");
   if (file_ == nullptr) fail("cannot be created");

@@ -74,6 +74,14 @@ CLI::Option* add_text(CLI::App& app, const std::string& names, std::string& targ
   return app.add_option(names, target, help)->type_name(value);
 }
 
+CLI::Option* add_output(CLI::App& app, const std::string& names, std::string& target,
+                        const std::string& help) {
+  const std::string flag = names.substr(0, names.find(','));
+  return add_text(app, names, target, kFileValue, help)->each([flag](const std::string& path) {
+    if (path == "-") refuse(flag, path, "a file: /dev/stdout is standard output, ./- a file of that name");
+  });
+}
+
 CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& target,
                         const std::vector<std::string>& choices, const std::string& help) {
   const std::string flag = names.substr(0, names.find(','));
@@ -93,6 +101,12 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& ta
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
                       const std::string& value, const std::string& help) {
   return app.add_option(names, target, help)->type_name(value)->allow_extra_args(false);
+}
+
+CLI::Option* add_stop(CLI::App& app, std::vector<std::string>& target, const std::string& help) {
+  return add_list(app, "--stop", target, "TEXT", help)->each([](const std::string& text) {
+    if (text.empty()) refuse("--stop", text, "a text: nothing ends an answer when it is left out");
+  });
 }
 
 CLI::Option* add_model(CLI::App& app, std::string& target) {

@@ -49,12 +49,17 @@ CLI::Option* add_unsigned(CLI::App& app, const std::string& names, std::optional
 // Text, as a flag or (a name without dashes) an argument.
 CLI::Option* add_text(CLI::App& app, const std::string& names, std::string& target, const std::string& value,
                       const std::string& help);
+// A file that is written, which standard output ('-') cannot be.
+CLI::Option* add_output(CLI::App& app, const std::string& names, std::string& target,
+                        const std::string& help);
 // One of `choices`; another is refused with all of them listed.
 CLI::Option* add_choice(CLI::App& app, const std::string& names, std::string& target,
                         const std::vector<std::string>& choices, const std::string& help);
 // May be given several times, one value each.
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
                       const std::string& value, const std::string& help);
+// The same, none of them empty.
+CLI::Option* add_stop(CLI::App& app, std::vector<std::string>& target, const std::string& help);
 CLI::Option* add_model(CLI::App& app, std::string& target);
 CLI::Option* add_threads(CLI::App& app, int& target);
 CLI::Option* add_memory(CLI::App& app, std::string& target);

@@ -58,8 +58,8 @@ void add_pack(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       app.add_subcommand("pack", "Write a model's packed weights, which later runs map at once and share");
   add_model(*command, flags->model);
-  add_text(*command, "--out,-o", flags->out, kFileValue,
-           "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");
+  add_output(*command, "--out,-o", flags->out,
+             "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");
   add_threads(*command, flags->threads);
   add_json(*command, flags->json);
   command->footer(

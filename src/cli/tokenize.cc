@@ -33,6 +33,7 @@ int tokenize(const TokenizeFlags& flags) {
     text = flags.text;
   else
     text = read_input("-", size_t{1} << 30);
+  note_utf8(text, "the text");
   const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
   const std::vector<int32_t> ids = side.tokenizer->encode(
       text, {.add_special = !flags.no_special, .parse_special = !flags.no_parse_special});
@@ -80,8 +81,9 @@ int render(const RenderFlags& flags) {
   const Json messages = read_json(flags.messages);
   const Json tools = flags.tools.empty() ? Json() : read_json(flags.tools);
   const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
-  const std::string text =
-      side.render(messages, tools, engine::parse_variables(flags.set), !flags.no_generation_prompt);
+  const Json variables = engine::parse_variables(flags.set);
+  const std::string text = side.render(messages, tools, variables, !flags.no_generation_prompt);
+  note_unread_variables(side, variables, !tools.is_null());
   if (flags.json)
     print_json({{"prompt", text}});
   else

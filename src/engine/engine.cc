@@ -112,12 +112,12 @@ void Engine::check(const Request& request) const {
   const auto length = static_cast<int64_t>(request.prompt.size());
   const int64_t limit = context_limit();
   if (length > limit || (length == limit && request.max_tokens != 0))
-    throw_error(ErrorCode::invalid_input,
-                "the prompt has {} tokens and the context holds {}: shorten it, or raise --context ({})",
-                length, limit,
-                model_->info().model_context > limit
-                    ? fmt::format("the model allows {}", model_->info().model_context)
-                    : std::string("already at the model's limit"));
+    throw_error(
+        ErrorCode::invalid_input, "the prompt has {} tokens and the context holds {}: shorten it{}", length,
+        limit,
+        model_->info().model_context > limit
+            ? fmt::format(", or raise --context (the model declares {})", model_->info().model_context)
+            : std::string());
   if (request.max_tokens < -1)
     throw_error(ErrorCode::invalid_input, "max_tokens must be >= 0, got {}", request.max_tokens);
   if (request.min_tokens < 0 || (request.max_tokens >= 0 && request.min_tokens > request.max_tokens))

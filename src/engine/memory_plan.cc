@@ -74,7 +74,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
            plan_cache(plan.kv_shape, options, context).bytes.limit_bytes;
   };
   // kv bytes grow with the context: the longest that fits is found by bisection.
-  const int64_t limit = info.model_context;
+  const int64_t limit = std::max(info.model_context, options.load.context);
   if (total_at(limit) <= report.available_bytes) {
     report.max_context = limit;
   } else {
@@ -88,6 +88,10 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
     }
     report.max_context = low;
   }
+  if (options.load.context > info.model_context && options.load.note)
+    options.load.note(fmt::format(
+        "context {} is more than the {} that the model declares: what it says beyond may be worth little",
+        options.load.context, info.model_context));
   report.context = info.context;
   if (options.load.context == 0 && options.context_hint > 0)
     report.context = std::min(report.context, options.context_hint);
@@ -108,8 +112,8 @@ std::string describe(const MemoryReport& report) {
                      (report.prefix_bytes > 0 ? line("prefixes", report.prefix_bytes) : std::string()) +
                      line("workspace", report.workspace_bytes) + line("process", report.process_bytes) +
                      line("total", report.total_bytes) + line("available", report.available_bytes);
-  text += fmt::format("  context {} of {} ({} bytes of KV a token); longest that fits: {}", report.context,
-                      report.model_context, report.kv_bytes_per_token, report.max_context);
+  text += fmt::format("  context {} (the model declares {}; {} bytes of KV a token); longest that fits: {}",
+                      report.context, report.model_context, report.kv_bytes_per_token, report.max_context);
   return text;
 }
 

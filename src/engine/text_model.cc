@@ -95,15 +95,18 @@ TextSide TextSide::open(const std::filesystem::path& path) {
 
 std::string TextSide::render(const Json& messages, const Json& tools, const Json& variables,
                              bool add_generation_prompt) const {
-  if (!has_template())
-    throw_error(ErrorCode::unsupported, "{} has no chat template: give the prompt as it is (--raw)", name);
   chat::RenderRequest request;
   request.messages = messages;
   request.tools = tools;
   request.variables = variables;
   request.add_generation_prompt = add_generation_prompt;
-  const std::string& source = templates->select(!tools.is_null());
-  return chat::ChatTemplate::parse(source, "chat template of " + name).render(request, special_tokens);
+  return chat_template(!tools.is_null()).render(request, special_tokens);
+}
+
+chat::ChatTemplate TextSide::chat_template(bool with_tools) const {
+  if (!has_template())
+    throw_error(ErrorCode::unsupported, "{} has no chat template: --raw completes the prompt as it is", name);
+  return chat::ChatTemplate::parse(templates->select(with_tools), "chat template of " + name);
 }
 
 std::vector<int32_t> encode_prompt(const TextSide& text, const std::string& prompt, bool templated) {

@@ -34,6 +34,8 @@ struct TextSide {
   // template.
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                      const nlohmann::ordered_json& variables, bool add_generation_prompt = true) const;
+  // The template that render() takes. Throws as that does.
+  chat::ChatTemplate chat_template(bool with_tools) const;
 };
 
 // Rendered text carries its own specials; anything else gets the vocabulary's (BOS where it wants one, never

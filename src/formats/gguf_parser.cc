@@ -115,7 +115,8 @@ uint64_t GgufParser::record_count(std::string_view what, uint64_t minimal_record
   if (value > limit) corrupt("implausible count: {}: limit {}, got {}", what, limit, value);
   uint64_t needed = 0;
   if (!checked_mul(value, minimal_record, &needed) || needed > bytes_.size() - position_)
-    corrupt("implausible count: {}: {} cannot fit in the remaining {} bytes", what, value, remaining());
+    corrupt("truncated, or an implausible count: {}: {} cannot fit in the remaining {} bytes", what, value,
+            remaining());
   return value;
 }
 
@@ -217,7 +218,8 @@ void GgufParser::tensor_info() {
   for (uint32_t d = 0; d < tensor.dimensions; ++d) {
     tensor.ne[d] = scalar<int64_t>(name);
     if (tensor.ne[d] < 0)
-      corrupt("tensor {}: dimension {}: expected 0 or more, got {}", name, d, tensor.ne[d]);
+      corrupt("tensor {}: dimension {}: expected 0 to {}, got {}", name, d, INT64_MAX,
+              static_cast<uint64_t>(tensor.ne[d]));
     // An empty dimension counts as 1 here, so that the product of the others cannot overflow later.
     const auto factor = static_cast<uint64_t>(std::max<int64_t>(tensor.ne[d], 1));
     if (!checked_mul(elements, factor, &elements) || elements > INT64_MAX)
@@ -276,8 +278,8 @@ uint64_t GgufParser::parse(std::vector<GgufValue>* metadata) {
   alignment(*metadata);
   // Metadata may have used up bytes that the tensor count relied on.
   if (tensor_count_ * kMinimalTensor > remaining())
-    corrupt("implausible count: tensor count: {} cannot fit in the remaining {} bytes", tensor_count_,
-            remaining());
+    corrupt("truncated, or an implausible count: tensor count: {} cannot fit in the remaining {} bytes",
+            tensor_count_, remaining());
   const size_t first = out_.tensors_.size();
   if (tensor_count_ > limits_.tensors - std::min<uint64_t>(first, limits_.tensors))
     corrupt("too many tensors: limit {} for a model, got {}", limits_.tensors, first + tensor_count_);

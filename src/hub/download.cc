@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "hub/blob_writer.h"
 #include "hub/headers.h"
 
@@ -582,16 +583,13 @@ uint64_t missing_bytes(const HubCache& cache, const std::string& repo,
 
 void check_free_space(const HubCache& cache, uint64_t bytes) {
   if (bytes == 0) return;
-  fs::path at = cache.root();
-  std::error_code error;
-  while (!fs::exists(at, error) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
-  const fs::space_info space = fs::space(at.empty() ? fs::path(".") : at, error);
-  if (error || space.available >= bytes + std::min(bytes, kDiskReserve)) return;
+  const std::optional<uint64_t> available = free_disk_bytes(cache.root());
+  if (!available || *available >= bytes + std::min(bytes, kDiskReserve)) return;
   throw_error(
       ErrorCode::resource_exhausted,
       "{}: need {:.1f} MB, have {:.1f} MB free: make room, or set HF_HUB_CACHE to a folder on another disk",
       printable(cache.root().string()), static_cast<double>(bytes) / 1e6,
-      static_cast<double>(space.available) / 1e6);
+      static_cast<double>(*available) / 1e6);
 }
 
 DownloadOutcome download(HubClient& client, const HubCache& cache, const Listing& listing,

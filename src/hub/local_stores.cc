@@ -257,11 +257,13 @@ std::vector<LocalModel> scan_ollama(const fs::path& folder) {
       if (error) {
         model.bytes = 0;
         model.problem = "its blob is missing";
+        model.problem_code = ErrorCode::not_found;
       }
     } catch (const Error& error) {
       model.path = manifests / relative;
       model.problem =
           error.code() == ErrorCode::unsupported ? "not one GGUF model" : "its manifest cannot be read";
+      model.problem_code = error.code();
     }
     model.files = {manifests / relative, model.path};
     out.push_back(std::move(model));

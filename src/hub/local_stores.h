@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "hub/cache.h"
 #include "hub/reference.h"
 
@@ -28,6 +29,7 @@ struct LocalModel {
   std::vector<std::filesystem::path> files;  // that make it up; in a Hugging Face snapshot: the links
   uint64_t bytes = 0;                        // of those files
   std::string problem;                       // why it cannot run, as far as names tell; empty: nothing seen
+  ErrorCode problem_code = ErrorCode::unsupported;
 };
 
 std::vector<LocalModel> scan_huggingface(const HubCache& cache);

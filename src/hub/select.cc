@@ -141,8 +141,8 @@ const GgufGroup& find_quant(std::span<const GgufGroup> groups, std::string_view 
   if (exact == 1 || (exact == 0 && prefix == 1)) return *found;
   std::string list;
   for (const GgufGroup& group : groups)
-    list += fmt::format("{}  {:<14} {:>9.2f} GB  {}", list.empty() ? "" : "\n",
-                        group.quant.empty() ? "-" : group.quant, static_cast<double>(group.bytes) / 1e9,
+    list += fmt::format("{}  {:<14} {:>9.1f} MB  {}", list.empty() ? "" : "\n",
+                        group.quant.empty() ? "-" : group.quant, static_cast<double>(group.bytes) / 1e6,
                         printable(group.parts.front().path));
   throw Error(ErrorCode::not_found,
               fmt::format("{}: {} quantization '{}': name one of these (or a file: {}/FILE)", repo,

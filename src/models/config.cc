@@ -101,7 +101,7 @@ void read_special_ids(const nlohmann::json& raw, const nlohmann::json& t, const 
 void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfig& m) {
   const auto kinds = f.find_texts("layer_types");
   if (kinds && !kinds->empty() && static_cast<int64_t>(kinds->size()) != m.layers)
-    throw_error(ErrorCode::invalid_input, "{}: layer_types has {} entries, expected {}", f.where(),
+    throw_error(ErrorCode::corrupt_file, "{}: layer_types has {} entries, expected {}", f.where(),
                 kinds->size(), m.layers);
   const int64_t width = f.size("sliding_window", traits.window);
 
@@ -127,7 +127,7 @@ void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfi
       sliding = kind == "sliding_attention";
     }
     if (sliding && width == 0)
-      throw_error(ErrorCode::invalid_input, "{}: layer {} slides, but sliding_window is {}", f.where(), i,
+      throw_error(ErrorCode::corrupt_file, "{}: layer {} slides, but sliding_window is {}", f.where(), i,
                   f.has("sliding_window") ? "0" : "missing");
     if (sliding) layer.window = static_cast<int>(width);
     if (traits.has_rope && !traits.has_rope(i, sliding)) {
@@ -151,8 +151,8 @@ void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfi
 }  // namespace
 
 ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& generation,
-                         const std::string& where) {
-  const ConfigFields top(raw, where);
+                         const std::string& where, std::set<std::string>* read) {
+  const ConfigFields top(raw, where, read);
   const auto declared = top.find_text("model_type");
   if (!declared || declared->empty()) unsupported_model(where, "", "model_type is missing");
   if (declared->ends_with("_assistant"))
@@ -179,7 +179,10 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
     }
   }
   complete_fields(m.model_type, t);
-  const ConfigFields f(t, where);
+  if (read != nullptr)
+    for (const auto& [key, value] : raw.items())
+      if (!t.contains(key)) read->insert(key);  // renamed
+  const ConfigFields f(t, where, read);
 
   m.hidden = f.count("hidden_size");
   m.layers = f.count("num_hidden_layers");
@@ -194,7 +197,7 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
   m.layer.resize(static_cast<size_t>(m.layers));
   if (const int64_t shared = f.size("num_kv_shared_layers", 0); shared >= m.layers)
     throw_error(
-        ErrorCode::invalid_input,
+        ErrorCode::corrupt_file,
         "{}: num_kv_shared_layers is {}, expected less than the {} layers that num_hidden_layers says", where,
         shared, m.layers);
   else if (shared > 0)
@@ -211,7 +214,7 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
       std::any_of(m.layer.begin(), m.layer.end(), [](const LayerConfig& l) { return !l.experts; });
   if (dense) m.intermediate = f.count("intermediate_size");
   if (m.heads % m.kv_heads != 0)
-    throw_error(ErrorCode::invalid_input,
+    throw_error(ErrorCode::corrupt_file,
                 "{}: {} attention heads cannot be shared by {} key-value heads; expected a multiple", where,
                 m.heads, m.kv_heads);
   if (m.attention_scale == 0) m.attention_scale = 1 / std::sqrt(static_cast<double>(m.head_dim));

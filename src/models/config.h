@@ -132,8 +132,8 @@ struct ModelConfig {
 // The record of a parsed config.json. `raw` is the whole file; the text model's fields may be nested under
 // text_config. `generation` is generation_config.json or null: its eos_token_id replaces the others. `where`
 // is what messages call the file. Throws Error{unsupported} with the lists of families for an unknown
-// model_type, Error{invalid_input} for a bad field.
+// model_type, Error{corrupt_file} for a bad field. The fields that this family has are added to `read`.
 ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& generation,
-                         const std::string& where);
+                         const std::string& where, std::set<std::string>* read = nullptr);
 
 }  // namespace kvasir::models

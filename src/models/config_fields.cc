@@ -8,20 +8,26 @@ namespace kvasir::models {
 namespace {
 
 constexpr int64_t kLargest = 2147483647;
+constexpr char kCount[] = "a whole number from 1 to 2147483647";
+constexpr char kSize[] = "a whole number from 0 to 2147483647";
 
 std::string shown(const nlohmann::json& value) {
+  // JSON has no word for these: dump() writes null.
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return fmt::format("{}", value.get<double>());
   return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
 
-ConfigFields::ConfigFields(const nlohmann::json& object, std::string where)
-    : object_(&object), where_(std::move(where)) {
+ConfigFields::ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read)
+    : object_(&object), where_(std::move(where)), read_(read) {
   if (!object.is_object())
-    throw_error(ErrorCode::invalid_input, "{}: expected a JSON object, found {}", where_, object.type_name());
+    throw_error(ErrorCode::corrupt_file, "{}: expected a JSON object, found {}", where_, object.type_name());
 }
 
 const nlohmann::json* ConfigFields::find(std::string_view key) const {
+  if (read_ != nullptr) read_->emplace(key);
   const auto found = object_->find(key);
   return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
@@ -33,8 +39,8 @@ bool ConfigFields::has(std::string_view key) const {
 void ConfigFields::reject(std::string_view key, std::string_view expected) const {
   const nlohmann::json* value = find(key);
   if (value == nullptr)
-    throw_error(ErrorCode::invalid_input, "{}: {} is missing, expected {}", where_, key, expected);
-  throw_error(ErrorCode::invalid_input, "{}: {} is {}, expected {}", where_, key, shown(*value), expected);
+    throw_error(ErrorCode::corrupt_file, "{}: {} is missing, expected {}", where_, key, expected);
+  throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected {}", where_, key, shown(*value), expected);
 }
 
 int64_t ConfigFields::integer_in(std::string_view key, const nlohmann::json& value, int64_t least,
@@ -57,8 +63,8 @@ int64_t ConfigFields::integer_in(std::string_view key, const nlohmann::json& val
 
 int64_t ConfigFields::count(std::string_view key) const {
   const nlohmann::json* value = find(key);
-  if (value == nullptr) reject(key, "a whole number of at least 1");
-  return integer_in(key, *value, 1, kLargest, "a whole number of at least 1");
+  if (value == nullptr) reject(key, kCount);
+  return integer_in(key, *value, 1, kLargest, kCount);
 }
 int64_t ConfigFields::count(std::string_view key, int64_t otherwise) const {
   return has(key) ? count(key) : otherwise;
@@ -66,7 +72,7 @@ int64_t ConfigFields::count(std::string_view key, int64_t otherwise) const {
 
 int64_t ConfigFields::size(std::string_view key, int64_t otherwise) const {
   const nlohmann::json* value = find(key);
-  return value == nullptr ? otherwise : integer_in(key, *value, 0, kLargest, "a whole number of at least 0");
+  return value == nullptr ? otherwise : integer_in(key, *value, 0, kLargest, kSize);
 }
 
 double ConfigFields::real(std::string_view key) const {

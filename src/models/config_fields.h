@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,9 @@ namespace kvasir::models {
 
 class ConfigFields {
  public:
-  // `object` outlives this; `where` is what messages call it ("config.json of SmolLM2").
-  ConfigFields(const nlohmann::json& object, std::string where);
+  // `object` outlives this; `where` is what messages call it ("config.json of SmolLM2"). The keys that are
+  // asked for are added to `read`.
+  ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read = nullptr);
 
   const nlohmann::json& object() const { return *object_; }
   const std::string& where() const { return where_; }
@@ -41,7 +43,7 @@ class ConfigFields {
   // The object under a key, as fields of its own.
   std::optional<ConfigFields> find_object(std::string_view key) const;
 
-  // Error{invalid_input}: "<where>: <key> is <value>, expected <expected>".
+  // Error{corrupt_file}: "<where>: <key> is <value>, expected <expected>".
   [[noreturn]] void reject(std::string_view key, std::string_view expected) const;
 
  private:
@@ -50,6 +52,7 @@ class ConfigFields {
 
   const nlohmann::json* object_;
   std::string where_;
+  std::set<std::string>* read_;
 };
 
 }  // namespace kvasir::models

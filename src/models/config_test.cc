@@ -246,6 +246,34 @@ TEST(Config, Refusals) {
 }
 
 // A window must be one, and only layers that exist can share keys and values.
+TEST(Config, ABadFieldIsTheFilesFault) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const json& bad : {llama({{"num_attention_heads", 0}}), llama({{"hidden_size", nullptr}}),
+                          llama({{"rms_norm_eps", nan}}), llama({{"num_key_value_heads", 3}}),
+                          llama({{"rope_theta", 0}, {"rope_parameters", nullptr}})}) {
+    try {
+      parse_config(bad, nullptr, "config.json");
+      FAIL() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_file) << bad;
+    }
+  }
+  EXPECT_THAT(message_of(llama({{"rms_norm_eps", nan}})), testing::HasSubstr("rms_norm_eps is nan"));
+  EXPECT_THAT(message_of(llama({{"vocab_size", int64_t{1} << 40}})), testing::HasSubstr("to 2147483647"));
+}
+
+TEST(Synth, FieldsThatAFamilyHasNot) {
+  const json base = synth_config("llama", "tiny");
+  check_fields(base, synth_config("llama", "tiny", {{"head_dim", 8}, {"attention_bias", true}}));
+  try {
+    check_fields(base, synth_config("llama", "tiny", {{"hiden_size", 32}}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    EXPECT_THAT(error.what(), testing::HasSubstr("did you mean hidden_size?"));
+  }
+}
+
 TEST(Config, WindowsAndSharedLayers) {
   const auto gemma = [](const json& change) {
     return message_of(synth_config("gemma3_text", "tiny", change));

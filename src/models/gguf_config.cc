@@ -47,6 +47,11 @@ class Metadata {
   std::optional<bool> flag(std::string_view key) const { return file_.find_bool(prefix_ + std::string(key)); }
   std::string key(std::string_view key) const { return prefix_ + std::string(key); }
 
+  void require(std::string_view key) const {
+    if (file_.find(prefix_ + std::string(key)) == nullptr)
+      throw_error(ErrorCode::corrupt_file, "{}: its metadata has no {}{}", file_.path(), prefix_, key);
+  }
+
   // {key: value} for keys that are present.
   void copy_count(std::string_view key, json& out, const char* field) const {
     if (const auto value = count(key)) out[field] = *value;
@@ -112,6 +117,7 @@ void refuse_unused(const GgufFile& file, const Metadata& m) {
 json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   const Metadata m(file, architecture.name);
   refuse_unused(file, m);
+  for (const char* key : {"block_count", "embedding_length", "attention.head_count"}) m.require(key);
   json t;
   t["model_type"] = architecture.model_type;
   m.copy_count("block_count", t, "num_hidden_layers");
@@ -123,7 +129,7 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
     t["vocab_size"] = tokens->size();
   const uint64_t layers = m.count("block_count").value_or(0);
   if (layers > 10000)
-    throw_error(ErrorCode::invalid_input, "{}: {} layers, expected at most 10000", file.path(), layers);
+    throw_error(ErrorCode::corrupt_file, "{}: {} layers, expected at most 10000", file.path(), layers);
   m.copy_uniform_count("feed_forward_length", layers, t, "intermediate_size");
   m.copy_uniform_count("attention.head_count", layers, t, "num_attention_heads");
   m.copy_uniform_count("attention.head_count_kv", layers, t, "num_key_value_heads");

@@ -24,7 +24,7 @@ std::span<const GgufArchitecture> gguf_architectures();
 ModelConfig as_gguf(ModelConfig config, bool permuted_qk);
 
 // Reads metadata and the presence of tensors, no tensor data. Throws Error{unsupported} for an unknown
-// architecture, naming those that are supported, and Error{invalid_input} for missing or contradictory keys.
+// architecture, naming those that are supported, and Error{corrupt_file} for missing or contradictory keys.
 ModelConfig parse_gguf_config(const formats::GgufFile& file);
 
 }  // namespace kvasir::models

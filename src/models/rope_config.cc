@@ -27,12 +27,12 @@ Source find_source(const ConfigFields& config, const std::string& layer_kind) {
     source.per_kind = nested;
     source.parameters = nested ? parameters->find_object(layer_kind) : parameters;
     if (nested && !source.parameters)
-      throw_error(ErrorCode::invalid_input, "{}: rope_parameters has no entry for {}", config.where(),
+      throw_error(ErrorCode::corrupt_file, "{}: rope_parameters has no entry for {}", config.where(),
                   layer_kind);
     const nlohmann::json* scaling = config.find("rope_scaling");
     // Newer exporters repeat rope_parameters under the old name; anything else would be a guess.
     if (scaling != nullptr && *scaling != parameters->object() && *scaling != source.parameters->object())
-      throw_error(ErrorCode::invalid_input,
+      throw_error(ErrorCode::corrupt_file,
                   "{}: rope_parameters and rope_scaling are both present and differ; remove one",
                   config.where());
     return source;
@@ -45,7 +45,7 @@ Source find_source(const ConfigFields& config, const std::string& layer_kind) {
 std::string type_of(const ConfigFields& parameters) {
   const auto a = parameters.find_text("rope_type"), b = parameters.find_text("type");
   if (a && b && *a != *b)
-    throw_error(ErrorCode::invalid_input, "{}: rope_type is {} and type is {}; they must agree",
+    throw_error(ErrorCode::corrupt_file, "{}: rope_type is {} and type is {}; they must agree",
                 parameters.where(), printable(*a), printable(*b));
   return a ? *a : b.value_or("default");
 }
@@ -56,7 +56,7 @@ std::vector<double> factor_list(const ConfigFields& parameters, std::string_view
   if (value->is_number()) return std::vector<double>(static_cast<size_t>(pairs), parameters.positive(key));
   std::vector<double> list = *parameters.find_reals(key);
   if (static_cast<int64_t>(list.size()) != pairs)
-    throw_error(ErrorCode::invalid_input, "{}: {} has {} entries, expected {}", parameters.where(), key,
+    throw_error(ErrorCode::corrupt_file, "{}: {} has {} entries, expected {}", parameters.where(), key,
                 list.size(), pairs);
   for (double f : list)
     if (!(f > 0)) parameters.reject(key, "numbers above 0");
@@ -117,7 +117,7 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
   const bool proportional = type == "proportional";
   rope.dims = proportional ? head_dim : static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   if (rope.dims <= 0 || rope.dims % 2 != 0)
-    throw_error(ErrorCode::invalid_input,
+    throw_error(ErrorCode::corrupt_file,
                 "{}: {} of {} head elements would be rotated; expected an even number above 0",
                 config.where(), rope.dims, head_dim);
   rope.max_position = static_cast<double>(config.count("max_position_embeddings", 0));
@@ -130,7 +130,7 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
                               ? static_cast<double>(config.count("original_max_position_embeddings"))
                               : static_cast<double>(p.count("original_max_position_embeddings", 0));
   auto require_max = [&](double value, std::string_view key) {
-    if (value <= 0) config.reject(key, "a whole number of at least 1 (rope type " + type + " needs it)");
+    if (value <= 0) config.reject(key, "a whole number from 1 (rope type " + type + " needs it)");
     return value;
   };
   auto original_or_max = [&] {

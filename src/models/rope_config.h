@@ -61,7 +61,7 @@ struct RopeDefaults {
 };
 
 // Rope of one layer kind ("full_attention", "sliding_attention") over heads of head_dim elements.
-// Throws Error{unsupported} naming an unknown type, Error{invalid_input} for missing or contradictory keys.
+// Throws Error{unsupported} naming an unknown type, Error{corrupt_file} for missing or contradictory keys.
 RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind, int64_t head_dim,
                       const RopeDefaults& defaults);
 

@@ -7,8 +7,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "base/mapped_file.h"
 #include "base/partial_files.h"
+#include "base/topology.h"
 #include "formats/gguf_writer.h"
 #include "formats/random_rows.h"
 #include "formats/safetensors_writer.h"
@@ -135,12 +137,37 @@ formats::SafetensorsDtype plain_dtype(StorageFormat format) {
   return *dtype;
 }
 
+// Refuses, before a list is made of its tensors, a checkpoint of which one embedding and the matrices of the
+// layers are more than the disk has left, or whose rows and lists of rows are more than memory.
+void check_size(const ModelConfig& m, const SynthFormat& format, const std::filesystem::path& out) {
+  const auto hidden = static_cast<double>(m.hidden);
+  const double heads = static_cast<double>(m.heads) * static_cast<double>(m.head_dim);
+  const double wide = heads + static_cast<double>(m.intermediate);
+  const double elements = hidden * (static_cast<double>(m.vocab) + 2 * static_cast<double>(m.layers) * wide);
+  const formats::StorageFormatInfo& storage = formats::info(format.matrices);
+  const double bytes = format.bits > 0
+                           ? elements * format.bits / 8
+                           : elements * storage.block_bytes / static_cast<double>(storage.block_elements);
+  const auto refuse = [&](std::string_view what, double needed, uint64_t available) {
+    throw_error(ErrorCode::resource_exhausted, "{}: at least {:.1f} GB of {} needed, {:.1f} GB available",
+                printable(out.string()), needed / 1e9, what, static_cast<double>(available) / 1e9);
+  };
+  if (const auto disk = free_disk_bytes(out); disk && bytes > static_cast<double>(*disk))
+    refuse("disk", bytes, *disk);
+  // 16 bytes an entry of Assembled::rows, with norms of the hidden size in each layer.
+  const double rows =
+      16 * (4 * static_cast<double>(m.layers) * (hidden + wide) + static_cast<double>(m.vocab));
+  if (const size_t memory = discover_topology().available_bytes; rows > static_cast<double>(memory))
+    refuse("memory", rows, memory);
+}
+
 // One part of an MLX triplet: all rows' codes, scales or biases.
 enum class MlxField { codes, scales, biases };
 
 void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
                        const std::filesystem::path& out) {
   const ModelConfig m = parse_config(config, nullptr, "synthetic configuration");
+  check_size(m, format, out);
   const bool untied = m.tie != TieRule::always;
   const bool mlx = format.container == SynthFormat::Container::mlx;
   std::vector<formats::SafetensorsToWrite> tensors;
@@ -333,6 +360,7 @@ struct Assembled {
 void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t seed,
                      const std::filesystem::path& out) {
   const ModelConfig m = parse_config(config, nullptr, "synthetic configuration");
+  check_size(m, format, out);
   const auto architectures = gguf_architectures();
   const auto architecture =
       std::find_if(architectures.begin(), architectures.end(), [&](const GgufArchitecture& a) {

@@ -51,6 +51,10 @@ std::vector<std::string> synth_sizes();     // "tiny", "small", "135m", "1b", "8
 nlohmann::json synth_config(std::string_view family, std::string_view size,
                             const nlohmann::json& overrides = nullptr);
 
+// Of `config`, made from `base`: throws Error{invalid_input} for a field that is not in `base` and that this
+// family does not have, naming the nearest one.
+void check_fields(const nlohmann::json& base, const nlohmann::json& config);
+
 // Writes the checkpoint: a folder with config.json and model*.safetensors, or one .gguf file. `config` is a
 // config.json of any supported family. Throws Error{invalid_input, unsupported} for what cannot be written (a
 // format whose block does not divide a matrix's columns is named with the matrix).

@@ -1,7 +1,10 @@
 // Configurations for synthetic checkpoints: what each family needs beside the common sizes.
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
+#include "models/config.h"
 #include "models/descriptors.h"
 #include "models/synth.h"
 
@@ -163,6 +166,16 @@ json synth_config(std::string_view family, std::string_view size, const json& ov
         config[key] = value;
     }
   return config;
+}
+
+void check_fields(const json& base, const json& config) {
+  std::set<std::string> known;
+  const std::string family = parse_config(config, nullptr, "synthetic configuration", &known).model_type;
+  for (const auto& [key, value] : base.items()) known.insert(key);
+  for (const auto& [key, value] : config.items())
+    if (!known.contains(key))
+      throw_error(ErrorCode::invalid_input, "{} is no field that {} models have{}", printable(key), family,
+                  did_you_mean(nearest_name(key, {known.begin(), known.end()})));
 }
 
 }  // namespace kvasir::models

@@ -235,7 +235,12 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
         const bool whole =
             std::all_of(run.begin(), run.end(), [](const ops::PackPart& p) { return p.row_map.empty(); });
         if (whole) options.done_with = release_mapped;
-        matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
+        try {
+          matrices_.back() = ops::PackedMatrix::pack(run, {memory, size}, *team_, options);
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::corrupt_file) throw;  // what knows the tensor knows no file
+          throw_error(error.code(), "{}: {}", checkpoint_->path().string(), error.what());
+        }
         // What a reader reads lies across the whole of its tensors.
         if (whole)
           for (size_t i = begin; i < end; ++i)

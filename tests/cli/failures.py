@@ -104,6 +104,7 @@ def signals(at):
     for name, args in computing.items():
         for delay in (0.02, 0.7):
             status, new, _, message = interrupted(work, args, delay=delay)
+            check(status == 130 and message.startswith(b"kvasir: ") or delay < 0.1 and status == -signal.SIGINT, f"{name}: it says that it was interrupted")
             check(status in (130, -signal.SIGINT if delay < 0.1 else 130) and not new, f"{name}: Ctrl-C after {delay} s ends it with 130 ({status}: {message[-120:]}) {new}")
     status, _, output, _ = interrupted(work, ["chat", "smollm2", "--context", 2048], stdin=b"Write a very long story about a whale.\n", delay=1.5)
     check(status == 130, f"chat without a terminal: 130 ({status})")
@@ -113,6 +114,12 @@ def signals(at):
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     check(process.wait(timeout=60) == 0 and os.path.exists(inside("ignored.kpack")), "a signal that is ignored stops nothing")
+    process = subprocess.Popen([KVASIR, "generate", "smollm2", "--prompt", "Tell a long story.", "--ignore-eos", "--max-tokens", "60"], stdout=subprocess.PIPE, env=ENV,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    check(process.returncode == 0, "... nor where a verb polls it between steps")
 
 
 def folders(at):

@@ -6,10 +6,15 @@
 import json
 import math
 import os
+import resource
 import struct
 import tempfile
 
-from harness import ENV, GEMMA, KVASIR, SMOL, SOURCE, Folder, check, expect_exit, finish, read_npy, run
+from harness import ENV, GEMMA, KVASIR, SMOL, SOURCE, Folder, check, expect_exit, finish, read, read_npy, run
+
+
+def little_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
 
 def main(folder):
@@ -44,6 +49,10 @@ def main(folder):
     expect_exit(2, "generate", "smollm2", "--raw", "--context", "16", "--prompt", "a b c d e f g h i j k l m n o p q r s t u v", contains="--context")
     # A chat with a model that has no template.
     expect_exit(3, "chat", "gemma3-270m", stdin=b"hello\n", contains="template")
+    expect_exit(3, "generate", "gemma3-270m", "--prompt", "Hi", "--system", "Be brief.", contains="template")
+    expect_exit(3, "generate", "gemma3-270m", "--jsonl", write("one.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'), contains="template")
+    told, asked = (run("generate", "gemma3-270m", *raw, "--prompt", "Hi", "--max-tokens", 2, "--temperature", 0) for raw in ([], ["--raw"]))
+    check(told.stdout == asked.stdout and b"no chat template" in told.stderr and not asked.stderr, "without a template a prompt is completed as it is, and that is said")
 
     # tokenize, detokenize, render.
     text = "Hello, wörld! 123\n  <|im_end|> 日本語"
@@ -154,6 +163,30 @@ def main(folder):
         file.seek(-100, 2)
         file.write(b"\xa5" * 50)
     check(run("kv", "verify", store).returncode == 1, "kv verify finds a damaged entry")
+
+    # A configuration that cannot be is the file's fault; what a flag says is the user's.
+    run("synth", path("bad"))
+    config = json.loads(read(path("bad/config.json")))
+    for field, value in (("num_attention_heads", 0), ("hidden_size", "64"), ("rms_norm_eps", -1), ("rope_theta", 0), ("num_key_value_heads", 3), ("head_dim", 15)):
+        write("bad/config.json", json.dumps(dict(config, **{field: value})))
+        expect_exit(1, "eval", "logits", path("bad"), "--tokens", write("t.json", "[1, 2]"), "--out", path("x.npy"))
+        expect_exit(2, "synth", path("never"), "--set", f"{field}={json.dumps(value)}")
+
+    run("synth", path("keys.gguf"))
+    expect_exit(1, "fit", write("keys.gguf", read(path("keys.gguf")).replace(b"llama.block_count", b"llama.block_xxxxx")), contains="llama.block_count")
+    os.remove(path("keys.gguf"))
+
+    # synth: names, what is there already, sizes.
+    check(run("synth", path("new.gguf")).returncode == 0 and read(path("new.gguf"))[:4] == b"GGUF", "a name that ends in .gguf is a GGUF file")
+    for there in ("new.gguf", "bad"):
+        expect_exit(2, "synth", path(there), contains="--overwrite")
+    check(run("synth", path("new.gguf"), "--overwrite", "--format", "gguf-q4_0").returncode == 0, "--overwrite replaces it")
+    expect_exit(2, "synth", path("plain"), "--format", "gguf-q4_0", contains=".gguf")
+    expect_exit(2, "synth", path("s.gguf"), "--format", "f32", contains="folder")
+    expect_exit(2, "synth", path("z"), "--set", "hiden_size=32", contains="did you mean hidden_size?")
+    for out in ("wide", "wide.gguf"):
+        expect_exit(4, "synth", path(out), "--set", "hidden_size=2147483640", "--set", "head_dim=16", preexec_fn=little_memory)
+        check(not os.path.exists(path(out)), "... and nothing is there")
 
     # synth: any family and format runs; the same seed gives the same bytes.
     run("synth", path("a.gguf"), "--family", "qwen3", "--format", "gguf-q4_K", "--set", "hidden_size=256", "--set", "intermediate_size=512", "--set", "head_dim=64")

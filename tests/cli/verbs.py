@@ -234,6 +234,16 @@ def conversations(at):
     plain = run("chat", "smollm2", "--temperature", 0, "--context", 512, "--max-tokens", 8, stdin=b"Hi!\n")
     check(b"\033" not in plain.stdout + plain.stderr and b"tokens at" not in plain.stdout, "no escapes and no speed line on a pipe")
     expect_exit(2, "chat", "smollm2", "--context", 512, stdin=b"caf\xe9\n", contains="not UTF-8")
+    for unfinished in (b'"""\nabc\n', b"abc\\\n"):
+        expect_exit(2, "chat", "smollm2", "--context", 512, stdin=unfinished, contains="not finished")
+
+    # A full context.
+    rolling = ["chat", "smollm2", "--temperature", 0, "--context", 130, "--context-policy", "roll", "--max-tokens", 30]
+    rolled = run(*rolling, "--json", stdin=b"My name is Bob.\nI like cats and dogs.\nI live in Paris.\nI am 30.\nWho am I?\n")
+    rows = lines_of(rolled.stdout)
+    check(b"dropped" in rolled.stderr and all(row["context_used"] < 129 for row in rows), f"roll makes room for the answer {[(r['context_used'], r['completion_tokens']) for r in rows]}")
+    cut = run("chat", "smollm2", "--context", 60, "--temperature", 0, stdin=b"Tell me a long story.\n").stderr
+    check(b"cut: the context is full" in cut and b"cut at max_tokens" in run(*rolling[:-1], 3, stdin=b"Tell me a long story.\n").stderr, "an answer that is cut says by what")
 
     # A checkpoint whose template opens a thought: the same bytes but for the template's text, of the same length.
     data = read(SMOL)
@@ -256,7 +266,7 @@ def conversations(at):
         """Runs a chat on a terminal; each step waits for some output and types an answer."""
         pid, terminal = pty.fork()
         if pid == 0:
-            os.execve(KVASIR, [KVASIR, "chat", "smollm2", "--context", "512", "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
+            os.execve(KVASIR, [KVASIR, "chat", "smollm2", *([] if "--context" in arguments else ["--context", "512"]), "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
         seen, deadline = b"", time.time() + 120
         while time.time() < deadline:
             if steps and steps[0][0] in seen:
@@ -270,11 +280,21 @@ def conversations(at):
             seen += data
         os.close(terminal)
         return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    seen, status = session(["--context", "110", "--context-policy", "roll", "--max-tokens", "8"], [(b"leaves", b"My name is Bob.\n"), (b"tokens at", b"a b " * 60 + b"\n"), (b"alone", b"/undo\n"),
+                                                                                                 (b"forgotten)", b"/undo\n"), (b"nothing to forget", b"/quit\n")])
+    check(status == 0 and b"nothing to forget" in seen, "roll forgets nothing for a message that is refused: " + repr(seen[-300:]))
     for environment, escapes in (({}, True), ({"NO_COLOR": "1"}, False)):
         seen, status = session(["--max-tokens", "4"], [(b"leaves", b"Hi\n"), (b"tokens at", b"/quit\n")], **environment)
         check(status == 0 and (b"\033[2m" in seen) == escapes, f"on a terminal the speed line is {'dimmed' if escapes else 'plain with NO_COLOR'}")
     seen, status = session(["--temperature", "0"], [(b"leaves", b"Write a very long story about a whale.\n"), (b"the", b"\x03"), (b"stopped;", b"/quit\n")])
     check(status == 0 and b"[stopped;" in seen.replace(b"\033[2m", b""), "Ctrl-C stops an answer and not the program")
+    for locale in ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "", "LANG": ""}, {"LC_ALL": "", "LANG": "xx_XX.UTF-8"}, {"LC_ALL": "C"}):
+        typed = "/system caf\u00e9\x7f\u00e9 \u4f60\u597d\U0001f600\x7f!\n".encode()
+        seen, status = session([], [(b"leaves", typed), (b"(system message set", b"/system\n"), (b"!\r\n", b"/quit\n")], **dict(locale, LC_CTYPE=""))
+        check(status == 0 and "/system\r\ncaf\u00e9 \u4f60\u597d!\r\n".encode() in seen, f"any character can be typed and taken back with {locale}: {seen[-150:]}")
+    seen, status = session([], [(b"leaves", b'"""\n'), (b"... ", b"abc\x03"), (b"^C", b"/system\n"), (b"(no system message)", b'"""\n'), (b"... ", b"abc\n"), (b"abc\r\n", b"\x04"),
+                                (b"not finished", b"/quit\n")])
+    check(status == 0 and b"tokens at" not in seen and b"(no system message)" in seen, "Ctrl-C and Ctrl-D drop an unfinished block: " + repr(seen[-300:]))
 
 
 def bad_input(at):
@@ -285,6 +305,31 @@ def bad_input(at):
                        (["--kv-plain", "f8"], "--kv-plain"), (["--logprobs", "-2"], "--logprobs"), (["--frobnicate"], "unknown flag --frobnicate"),
                        (["extra"], "unexpected argument 'extra'"), (["--stop", "x" * 2000], "stop string")):
         expect_exit(2, "generate", "smollm2", "--prompt", "hi", *args, contains=says)
+    # Settings that nothing reads.
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--stop", "", contains="--stop")
+    few = ["generate", "smollm2", "--prompt", "hi", "--max-tokens", 2]
+    messages = at("messages.json", '[{"role": "user", "content": "Hi"}]')
+    for args, says in (([*few, "--set", "mesages=1"], "does not read 'mesages': did you mean messages?"), (["render", "smollm2", "--messages", messages, "--set", "foo=bar"], "does not read 'foo'"),
+                       (["render", "smollm2", "--messages", messages, "--tools", at("tools.json", "[]")], "does not read 'tools'"),
+                       (["fit", "smollm2", "--context", 20000], "the 8192 that the model declares"), (["tokenize", "smollm2", "--file", at("bad.txt", b"ab\xff")], "byte 2 is 0xFF"),
+                       (["generate", "smollm2", "--raw", "--file", at("bad.txt"), "--max-tokens", 2], "byte 2 is 0xFF")):
+        result = run(*args)
+        check(result.returncode == 0 and says in result.stderr.decode(), f"said on standard error: {says} {result.stderr[:200]}")
+    check(b"did you mean KVASIR_TEMPERATURE?" in run(*few, env={"KVASIR_TEMPERATUR": "0"}).stderr, "an unknown variable of the environment is told")
+    lines = run("chat", "smollm2", "--context", 256, stdin=b"/set temprature=0.9\n/set max_tokens=0\n/set foo=1\n/set repetition_penalty=1.25\n/set\n")
+    for says in (b"unknown setting temprature: did you mean temperature?", b"max_tokens: '0' is not a whole number >= 1", b"foo=1", b"repetition_penalty=1.25"):
+        check(says in lines.stdout, f"chat /set: {says.decode()} {lines.stdout}")
+    check(b"does not read 'foo'" in lines.stderr and b"temprature=" not in lines.stdout, "chat /set: what the template does not read is told")
+    expect_exit(1, "fit", "smolm2", contains="did you mean smollm2?")
+    expect_exit(2, "get", "https://evil.example/org/name", contains="huggingface.co")
+    ids = at("ids.json", "[300, 301]")
+    expect_exit(1, "eval", "logits", "smollm2", "--tokens", ids, "--out", at.path, contains="Is a directory")
+    expect_exit(2, "eval", "logits", "smollm2", "--tokens", ids, "--out", "-", contains="/dev/stdout")
+    empty = json.loads(run("bench", "smollm2", "-p", 0, "-n", 0, "--json").stdout)
+    check(empty["prefill_tokens_per_s"] is None and empty["decode_bandwidth_fraction"] is None, "bench --json has its keys, whatever was measured")
+    check(run("version", "--no-json").stdout == run("version").stdout and json.loads(run("generate", "smollm2", "--prompt", "hi", "--max-tokens", 2, "--no-raw", "--json").stdout), "--no-x of a flag")
+    expect_exit(2, "generate", "smollm2", "--no-jsn", contains="--no-jsn")
+
     expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--system", "a", "--system-file", at("system.txt", "b"), contains="--system")
     expect_exit(2, "generate", "smollm2", "--raw", "--prompt", "hi", "--system", "a", contains="raw")
     expect_exit(2, "generate", "smollm2", "--prompt", "", contains="empty")

@@ -796,6 +796,8 @@ def test_names_ls_rm(folder):
     for name in ("org/name-GGUF:Q8_0", "org/name-GGUF:q4_0", "org/model", "model", "pub/thing-GGUF", "pub/thing-GGUF:Q8_0", "thing-gguf", "mine", "llama9", "llama9:1b", "someone/tuned:v2", "hf.co/org/other:Q4_0", "org/name-GGUF/m-Q4_0.gguf"):
         result = place.run("fit", name)
         check(result.returncode == 0, f"MODEL {name} opens {result.stderr.decode()[:200]}")
+    result = place.run("fit", "gone")
+    check(result.returncode == 1 and b"its blob is missing" in result.stderr, f"a damaged entry is a failure, not an unsupported model: {result.returncode}")
     result = place.run("fit", "org/name-GGUF")
     check(result.returncode == 2 and b"org/name-GGUF:Q4_0" in result.stderr, "a name of two models lists them")
     result = place.run("fit", "org/nome-GGUF")

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -189,7 +190,8 @@ struct TemplateTree {
   Function function;
   Scope scope;
   bool uses_self = false;
-  bool has_generation = false;  // some {% generation %}
+  bool has_generation = false;      // some {% generation %}
+  std::set<std::string> variables;  // names that are looked up in the context
   Slot self_slot;
   std::vector<std::pair<std::string, std::unique_ptr<BlockDefinition>>> blocks;
 

@@ -103,7 +103,7 @@ class Resolver {
   }
 
   // What to do on entering the frame; `leaves`: its slots are cleared at its end.
-  static Scope scope_of(const Frame& frame, bool leaves) {
+  Scope scope_of(const Frame& frame, bool leaves) {
     Scope scope;
     const Symbols& symbols = *frame.symbols;
     for (const auto& [name, load] : symbols.loads) {
@@ -114,6 +114,7 @@ class Resolver {
           break;
         case Load::From::resolve:
           scope.loads.push_back({target, SlotLoad::From::resolve, name, {}});
+          tree_.variables.insert(name);
           break;
         case Load::From::alias:
           scope.loads.push_back(

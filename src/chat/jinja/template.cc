@@ -75,6 +75,10 @@ bool Template::has_generation() const {
   return tree_->has_generation;
 }
 
+const std::set<std::string>& Template::variables() const {
+  return tree_->variables;
+}
+
 Rendered Template::render(const Json& variables, std::time_t now, const Limits& limits) const {
   int line = 1;
   try {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,8 @@ class Template {
 
   // Whether the template marks the assistant's text with {% generation %}.
   bool has_generation() const;
+  // Names that the template takes from the variables it is given (or from the globals of the language).
+  const std::set<std::string>& variables() const;
 
   // `variables` is an object; `now` is what strftime_now shows. Throws TemplateFailure.
   Rendered render(const nlohmann::ordered_json& variables, std::time_t now, const Limits& limits = {}) const;

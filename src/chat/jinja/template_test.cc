@@ -244,6 +244,16 @@ TEST(JinjaTemplate, RecursionUpToTheLimitWorks) {
   EXPECT_EQ(run(source, {{"depth", 250}}).kind, FailureKind::limit);
 }
 
+TEST(JinjaTemplate, VariablesAreThoseThatComeFromOutside) {
+  const std::set<std::string> names =
+      Template::parse(
+          "{% set x = 1 %}{% for m in messages %}{{ m.a + x }}{% endfor %}{% if f is not defined %}"
+          "{% set f = 2 %}{% endif %}{% macro g(a) %}{{ a + outer }}{% endmacro %}{{ f }}")
+          .variables();
+  EXPECT_TRUE(names.contains("messages") && names.contains("f") && names.contains("outer"));
+  for (const char* own : {"x", "m", "g", "a"}) EXPECT_FALSE(names.contains(own)) << own;
+}
+
 TEST(JinjaTemplate, GenerationSpansCoverTheBodies) {
   const auto rendered =
       Template::parse("é{% for m in x %}[{% generation %}{{ m }}!{% endgeneration %}]{% endfor %}")
