@@ -36,19 +36,22 @@ engine::Context resume(engine::Engine& engine, const LogitsFlags& flags, const s
   if (!std::filesystem::is_directory(flags.resume))
     throw_error(ErrorCode::not_found, "--resume {}: there is no such folder; --save-at N DIR makes one",
                 printable(flags.resume));
-  const std::unique_ptr<kv::DiskStore> store = open_store(flags.resume, engine, model);
-  kv::DiskStore::Conversation stored = store->load(kSavedName, engine.cache(), &engine.executor().team());
-  const size_t count = stored.tokens.size();
-  if (count >= ids.size())
-    throw_error(ErrorCode::invalid_input,
-                "--resume {}: {} tokens are stored, and {} has {}: nothing is left to evaluate",
-                printable(flags.resume), count, printable(flags.tokens), ids.size());
-  for (size_t i = 0; i < count; ++i)
-    if (stored.tokens[i] != ids[i])
-      throw_error(
-          ErrorCode::invalid_input,
-          "--resume {}: the stored tokens are not the beginning of {}: token {} is {} there and {} here",
-          printable(flags.resume), printable(flags.tokens), i, stored.tokens[i], ids[i]);
+  const auto accept = [&](const kv::KvkHeader& header) {
+    const size_t count = header.tokens.size();
+    if (count >= ids.size())
+      throw_error(ErrorCode::invalid_input,
+                  "--resume {}: {} tokens are stored, and {} has {}: nothing is left to evaluate",
+                  printable(flags.resume), count, printable(flags.tokens), ids.size());
+    for (size_t i = 0; i < count; ++i)
+      if (header.tokens[i] != ids[i])
+        throw_error(
+            ErrorCode::invalid_input,
+            "--resume {}: the stored tokens are not the beginning of {}: token {} is {} there and {} here",
+            printable(flags.resume), printable(flags.tokens), i, header.tokens[i], ids[i]);
+  };
+  kv::DiskStore::Conversation stored =
+      open_store(flags.resume, engine, model, false)
+          ->load(kSavedName, engine.cache(), &engine.executor().team(), accept);
   return {std::move(stored.sequence), std::move(stored.tokens)};
 }
 
@@ -101,7 +104,7 @@ int eval_logits(const LogitsFlags& flags) {
   if (saves) {
     run.pause_at = flags.save.first;
     run.on_pause = [&] {
-      open_store(flags.save.second, *engine, name)->save(kSavedName, "", row.tokens, row.sequence, "");
+      open_store(flags.save.second, *engine, name, true)->save(kSavedName, "", row.tokens, row.sequence, "");
     };
   }
   run_logits(*engine, run);

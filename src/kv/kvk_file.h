@@ -78,13 +78,13 @@ class KvkFile {
  public:
   // Maps and checks. Throws Error{not_found}, Error{corrupt_file} (not a .kvk file, truncated,
   // contradictory), or Error{unsupported} (version, provider, kind). `verify` also reads every tensor and
-  // compares its hash.
-  static KvkFile open(const std::filesystem::path& path, bool verify = false);
+  // compares its hash; `team` (may be null) shares that.
+  static KvkFile open(const std::filesystem::path& path, bool verify = false, ThreadTeam* team = nullptr);
 
   const KvkHeader& header() const { return header_; }
   uint64_t file_bytes() const { return file_.size(); }
   const std::string& path() const { return file_.path(); }
-  void verify_tensors() const;
+  void verify_tensors(ThreadTeam* team = nullptr) const;
 
   // Canonical bytes of one head's rows of one plane from `position` on; *run is how many positions lie in a
   // row (F bytes each).

@@ -147,8 +147,13 @@ std::string differing_lines(std::string_view file, std::string_view own) {
 DiskStore::DiskStore(Options options) : options_(std::move(options)) {
   folder_ = options_.dir / folder_name(options_.identity);
   std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error || ::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
+  if (!options_.create && !fs::is_directory(folder_, error)) {
+    index_ = std::make_unique<StoreIndex>(fs::path());
+    return;
+  }
+  error.clear();
+  if (options_.create) fs::create_directories(folder_, error);
+  if (error || ::access(folder_.c_str(), (options_.create ? W_OK : 0) | R_OK | X_OK) != 0)
     throw_error(error ? file_error(error.value()) : ErrorCode::not_found,
                 "{}: the KV store cannot be used ({}); choose a folder that can be written",
                 options_.dir.string(), error ? error.message() : std::string("not writable"));
@@ -377,14 +382,18 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   ++counters_.stores;
 }
 
-DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team) {
+DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team,
+                                        const std::function<void(const KvkHeader&)>& accept) {
   // The newest, should a crash have left two of that name.
   std::optional<StoreEntry> newest;
   for (const StoreEntry& entry : entries())
     if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
   if (!newest) {
     std::set<std::string> others;
-    for (const StoredFile& file : list_store(options_.dir)) {
+    size_t damaged = 0;
+    const bool exists = fs::is_directory(options_.dir);
+    for (const StoredFile& file : exists ? list_store(options_.dir) : std::vector<StoredFile>()) {
+      damaged += !file.error.empty() && is_saved(file.path);
       if (!file.error.empty() || file.header.name != name) continue;
       std::string reason = file.header.numerics.empty() || options_.numerics.empty()
                                ? std::string()
@@ -393,15 +402,18 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
       others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
     }
     if (others.empty())
-      throw_error(ErrorCode::not_found, "there is no saved conversation '{}' in {}", printable(name),
-                  options_.dir.string());
+      throw_error(ErrorCode::not_found, "there is no saved conversation '{}' in {}{}", printable(name),
+                  options_.dir.string(),
+                  damaged == 0 ? std::string()
+                               : fmt::format(" ({} there cannot be read: `kvasir kv verify`)", damaged));
     throw_error(ErrorCode::not_found,
                 "conversation '{}' was saved with another model or other settings ({}); load it with those",
                 printable(name), fmt::join(others, "; "));
   }
-  const KvkFile file = KvkFile::open(newest->path, options_.verify);
+  const KvkFile file = KvkFile::open(newest->path, true, team);
   if (const std::string reason = mismatch(file.header().identity); !reason.empty())
     throw_error(ErrorCode::corrupt_file, "{}: {}", newest->path.string(), reason);
+  if (accept) accept(file.header());
   Conversation conversation{.tokens = file.header().tokens,
                             .metadata = file.header().metadata,
                             .sequence = restore_sequence(cache, file, team)};

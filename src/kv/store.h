@@ -51,12 +51,13 @@ class DiskStore {
     StoreIdentity identity;     // ns is set by each call
     std::string numerics = {};  // the text behind identity.numerics_id: a refusal can say what differs
     uint64_t cap_bytes = uint64_t{32} << 30;
-    bool verify = false;  // compare tensor hashes on every restore
+    bool verify = false;  // compare tensor hashes on every restore; load always does
+    bool create = true;   // false: a folder that is not there stays so, and holds nothing
     // One line: a file that was dropped, a write that failed. On the thread of the call.
     std::function<void(const std::string&)> warn;
   };
 
-  // Creates the folder if need be, brings the index up to date, removes orphaned drafts and corrupt cached
+  // Creates the folder if it may, brings the index up to date, removes orphaned drafts and corrupt cached
   // prefixes (saved conversations are kept and reported). Throws Error{invalid_input} when the folder cannot
   // be used.
   explicit DiskStore(Options options);
@@ -85,8 +86,9 @@ class DiskStore {
            const WriteWatch& watch = {});
 
   // Conversations by name. save throws on any failure, and then the previous one of that name is untouched.
-  // load throws Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file},
-  // KvPoolExhausted.
+  // load compares every hash: nothing else would notice a damaged byte. `accept` sees the header of a file
+  // that is whole and of this identity before the cache is touched; what it throws is passed on. load throws
+  // Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file}, KvPoolExhausted.
   void save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
             const Sequence& sequence, std::string_view metadata, const WriteWatch& watch = {});
   struct Conversation {
@@ -94,7 +96,8 @@ class DiskStore {
     std::string metadata;
     Sequence sequence;
   };
-  Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr);
+  Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr,
+                    const std::function<void(const KvkHeader&)>& accept = {});
   // False when there is none. Throws Error{invalid_input} when a file cannot be removed.
   bool remove_named(std::string_view name);
 

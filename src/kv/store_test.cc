@@ -189,6 +189,75 @@ TEST(DiskStore, Conversations) {
   EXPECT_FALSE(store.remove_named("trip"));
 }
 
+// A conversation is compared with its hashes whatever `verify` says, and is refused before a page is taken.
+TEST(DiskStore, ADamagedConversationIsRefusedAndKept) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 40));
+  store.save("talk", "", row.tokens, row.sequence, "{}");
+  const fs::path path = store.entries()[0].path;
+  flip_byte(path, 5);  // in the last page
+  const uint32_t used = f.cache.stats()[0].used;
+  ThreadTeam team(2);
+  for (ThreadTeam* with : {static_cast<ThreadTeam*>(nullptr), &team}) {
+    try {
+      store.load("talk", f.cache, with, [](const KvkHeader&) { ADD_FAILURE(); });
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_file);
+      EXPECT_NE(std::string(error.what()).find("tensor hash mismatch"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(f.cache.stats()[0].used, used);
+  EXPECT_TRUE(fs::exists(path));
+  flip_byte(path, 5);
+  EXPECT_EQ(store.load("talk", f.cache).tokens, row.tokens);
+}
+
+TEST(DiskStore, WhoDeclinesAConversationHasLostNothing) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 40));
+  store.save("talk", "", row.tokens, row.sequence, R"({"a":1})");
+  const uint32_t used = f.cache.stats()[0].used;
+  const auto decline = [&](const KvkHeader& header) {
+    EXPECT_EQ(header.tokens, row.tokens);
+    EXPECT_EQ(header.metadata, R"({"a":1})");
+    throw_error(ErrorCode::invalid_input, "too long");
+  };
+  EXPECT_THROW(store.load("talk", f.cache, nullptr, decline), Error);
+  EXPECT_EQ(f.cache.stats()[0].used, used);
+  EXPECT_EQ(store.stats().restores, 0u);
+}
+
+TEST(DiskStore, LookingMakesNoFolder) {
+  Fixture f;
+  auto options = f.options();
+  options.create = false;
+  const auto look = [&] {
+    DiskStore store(options);
+    EXPECT_TRUE(store.entries().empty());
+    EXPECT_THROW(store.load("talk", f.cache), Error);
+  };
+  options.dir = f.dir / "absent";
+  look();
+  EXPECT_FALSE(fs::exists(options.dir));
+  options.dir = f.dir / "empty";
+  fs::create_directories(options.dir);
+  look();
+  EXPECT_TRUE(fs::is_empty(options.dir));
+  EXPECT_TRUE(f.warnings.empty());
+  // What is there is found, and its index may be written.
+  TestRow row = f.computed(counting(0, 9));
+  DiskStore(f.options()).save("talk", "", row.tokens, row.sequence, "{}");
+  DiskStore store([&] {
+    auto there = f.options();
+    there.create = false;
+    return there;
+  }());
+  EXPECT_EQ(store.load("talk", f.cache).tokens, row.tokens);
+}
+
 TEST(DiskStore, CorruptEntriesAreDroppedAndNeverServed) {
   Fixture f;
   fs::path entry, saved;

@@ -14,6 +14,11 @@ import sys
 import tempfile
 import time
 
+try:
+    import pty
+except ImportError:
+    pty = None
+
 from harness import ENV, KVASIR, SMOL, SOURCE, Folder, check, expect_exit, finish, lines_of, read, read_npy, run
 
 
@@ -212,6 +217,26 @@ def descriptions(at):
     expect_exit(2, "completions", "tcsh", contains="bash|zsh|fish")
 
 
+def session(at, arguments, steps, **environment):
+    """Runs a chat on a terminal; each step waits for some output and types an answer."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(KVASIR, [KVASIR, "chat", "smollm2", "--context", "512", "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
+    seen, deadline = b"", time.time() + 120
+    while time.time() < deadline:
+        if steps and steps[0][0] in seen:
+            os.write(terminal, steps.pop(0)[1])
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+    os.close(terminal)
+    return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def conversations(at):
     base = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 16]
     block = run(*base, stdin=b'"""\nName a colour.\nOne word.\n"""\n')
@@ -248,33 +273,70 @@ def conversations(at):
     hidden, shown = run(*arguments, stdin=b"Hi!\n").stdout, run(*arguments, "--reasoning", "show", stdin=b"Hi!\n").stdout
     check(rows[0]["reasoning"].encode() not in hidden and rows[0]["reasoning"].encode() in shown and b"(thinking)" in shown, "--reasoning show")
     os.remove(thinker)
-    try:
-        import pty
-    except ImportError:
+    if pty is None:
         return
-    def session(arguments, steps, **environment):
-        """Runs a chat on a terminal; each step waits for some output and types an answer."""
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execve(KVASIR, [KVASIR, "chat", "smollm2", "--context", "512", "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
-        seen, deadline = b"", time.time() + 120
-        while time.time() < deadline:
-            if steps and steps[0][0] in seen:
-                os.write(terminal, steps.pop(0)[1])
-            try:
-                data = os.read(terminal, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            seen += data
-        os.close(terminal)
-        return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     for environment, escapes in (({}, True), ({"NO_COLOR": "1"}, False)):
-        seen, status = session(["--max-tokens", "4"], [(b"leaves", b"Hi\n"), (b"tokens at", b"/quit\n")], **environment)
+        seen, status = session(at, ["--max-tokens", "4"], [(b"leaves", b"Hi\n"), (b"tokens at", b"/quit\n")], **environment)
         check(status == 0 and (b"\033[2m" in seen) == escapes, f"on a terminal the speed line is {'dimmed' if escapes else 'plain with NO_COLOR'}")
-    seen, status = session(["--temperature", "0"], [(b"leaves", b"Write a very long story about a whale.\n"), (b"the", b"\x03"), (b"stopped;", b"/quit\n")])
+    seen, status = session(at, ["--temperature", "0"], [(b"leaves", b"Write a very long story about a whale.\n"), (b"the", b"\x03"), (b"stopped;", b"/quit\n")])
     check(status == 0 and b"[stopped;" in seen.replace(b"\033[2m", b""), "Ctrl-C stops an answer and not the program")
+
+
+def files_in(folder):
+    return sorted(os.path.join(d, f) for d, _, files in os.walk(folder) for f in files)
+
+
+def entries_in(store):
+    return [f for f in files_in(store) if f.endswith(".kvk")]
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def kv_store(at):
+    chat = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 8]
+    store = at("store")
+    run(*chat, "--prompt-cache-dir", store, stdin=b"Name a fruit, and say what it tastes of.\n/save fruit\n")
+    (path,) = entries_in(store)
+    size = os.path.getsize(path)
+
+    # A byte that is not what was stored is noticed without any flag, and nothing is lost.
+    ids = at("ids.json", json.dumps(list(range(300, 400))))
+    rows = at("rows")
+    logits = ["eval", "logits", "smollm2", "--tokens", ids, "--out", at("x.npy")]
+    run(*logits, "--save-at", 90, rows)
+    flip(path, size - 5000)
+    expect_exit(1, *chat, "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"And?\n", contains="tensor hash mismatch")
+    flip(entries_in(rows)[0], os.path.getsize(entries_in(rows)[0]) - 5000)
+    expect_exit(1, *logits, "--resume", rows, contains="tensor hash mismatch")
+    if pty is not None:
+        # The conversation goes on after a /load that fails, with all that the model held of it.
+        for name, says in ((b"fruit", b"tensor hash mismatch"), (b"nope", b"no saved conversation")):
+            seen, status = session(at, ["--temperature", "0", "--max-tokens", "4", "--prompt-cache-dir", store],
+                                   [(b"leaves", b"Say a word of five letters.\n"), (b"tokens at", b"/load " + name + b"\n"), (says, b"/save kept\n"), (b"saved as kept", b"/quit\n")])
+            check(status == 0 and b"saved as kept" in seen, f"/load {name.decode()} fails and loses nothing {seen[-300:]}")
+            run("kv", "rm", "kept", "--prompt-cache-dir", store)
+    flip(path, size - 5000)
+    got = run(*chat, "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"And?\n")
+    check(got.returncode == 0, f"once it is sound again it goes on {got.stderr[:200]}")
+
+    # More tokens than there is room for: said in tokens.
+    expect_exit(2, *[32 if word == 512 else word for word in chat], "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"And?\n", contains="the context holds 32")
+    few = at("few.json", json.dumps(list(range(300, 360))))
+    run(*logits, "--save-at", 90, at("rows2"))
+    expect_exit(2, "eval", "logits", "smollm2", "--tokens", few, "--out", at("x.npy"), "--resume", at("rows2"), contains="90 tokens are stored")
+
+    # Who only looks makes nothing.
+    os.makedirs(at("empty"))
+    expect_exit(1, *logits, "--resume", at("empty"), contains="no saved conversation")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), "--continue", "nope", contains="no saved conversation")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), stdin=b"/load nope\n", contains="no saved conversation")
+    check(not os.listdir(at("empty")) and not os.path.exists(at("absent")), "neither a folder nor an index")
 
 
 def bad_input(at):
@@ -331,7 +393,7 @@ def bad_input(at):
     check(closed.returncode == 1 and len(npy_rows(at("c.npy"))) == 2, "files never land on a closed standard descriptor")
 
 
-sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "input": bad_input}
+sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))
