@@ -125,6 +125,11 @@ Layers plan_layers(const ModelConfig& config, const LoadOptions& options, const 
   if (request.model_folder.empty())
     request.model_folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   out.scheme = kv::resolve_scheme(request, layers);
+  if (out.scheme.start > 0 && out.scheme.start >= context)
+    throw_error(ErrorCode::invalid_input,
+                "--kv-start {}: a sequence holds {} tokens (--context), so none would ever be encoded; leave "
+                "--kv out for a plain cache",
+                out.scheme.start, context);
   const std::vector<kv::LayerGeometry>& owners = out.scheme.owners;
   out.shape = out.scheme.shape(options.page_tokens, 0, options.layers_apart);
   const kv::CacheShape& shape = out.shape;
