@@ -134,18 +134,21 @@ class DiskStore {
 struct StoredFile {
   std::filesystem::path path;
   uint64_t bytes = 0;
-  std::string error;  // empty: header and everything checked is sound
+  std::string error;  // begins with the path; empty: everything that was checked is sound
   KvkHeader header;   // when it could be read
 };
+// Reads headers only.
 std::vector<StoredFile> list_store(const std::filesystem::path& dir);
 // Reads every byte and compares every hash. Drafts are no entries.
 std::vector<StoredFile> verify_store(const std::filesystem::path& dir);
-// The only entry whose file name begins with `which` or whose saved name is `which`. Throws Error{not_found},
-// Error{invalid_input} when several fit.
+// The only entry whose saved name or file name is `which`; without one, whose file name begins with it: with
+// at least 4 digits, "saved-" before them or not. Throws Error{not_found}, Error{invalid_input} when several
+// fit.
 std::filesystem::path find_entry(const std::filesystem::path& dir, std::string_view which);
 // Writes the dense form, independent of page sizes. Both verify what they read.
 void export_entry(const std::filesystem::path& entry, const std::filesystem::path& file);
-// Adds a .kvk file of either layout to a store; its path there.
+// Adds a .kvk file of either layout to a store; its path there. Replaces what has the same name and tokens.
+// Throws Error{invalid_input} for a conversation of that name with other tokens.
 std::filesystem::path import_entry(const std::filesystem::path& file, const std::filesystem::path& dir,
                                    int page_tokens = 64);
 
