@@ -112,8 +112,9 @@ constexpr char kHelp[] =
 
 class Conversation {
  public:
-  Conversation(engine::TextModel& model, const ChatFlags& flags)
+  Conversation(engine::TextModel& model, std::filesystem::path checkpoint, const ChatFlags& flags)
       : model_(model),
+        checkpoint_(std::move(checkpoint)),
         flags_(flags),
         sampling_(flags.sampling.options(0.7)),
         variables_(engine::parse_variables(flags.set)),
@@ -505,10 +506,11 @@ class Conversation {
   }
 
   std::unique_ptr<kv::DiskStore> store(bool create) const {
-    return open_store(flags_.prefixes.store_folder(), model_.engine(), model_.text().name, create);
+    return open_store(flags_.prefixes.store_folder(), model_.engine(), checkpoint_, create);
   }
 
   engine::TextModel& model_;
+  std::filesystem::path checkpoint_;
   const ChatFlags& flags_;
   engine::SamplingOptions sampling_;
   uint64_t turn_seed_ = sampling_.seed;
@@ -545,7 +547,7 @@ int chat(const ChatFlags& flags) {
                 path.filename().c_str(), info.model_type.c_str(),
                 std::string(models::name(info.activations)).c_str(),
                 static_cast<long long>(model->engine().context_limit()));
-  Conversation conversation(*model, flags);
+  Conversation conversation(*model, path, flags);
   if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {

@@ -17,8 +17,8 @@ std::filesystem::path default_store_folder() {
 }
 
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::Engine& engine,
-                                          const std::string& model_name, bool create) {
-  kv::DiskStore::Options options = engine::store_options(engine.model(), engine.memory().kv_key, model_name);
+                                          const std::filesystem::path& checkpoint, bool create) {
+  kv::DiskStore::Options options = engine::store_options(engine.model(), engine.memory().kv_key, checkpoint);
   options.dir = folder;
   options.create = create;
   options.warn = [](const std::string& text) { std::fprintf(stderr, "kvasir: %s\n", text.c_str()); };

@@ -15,6 +15,6 @@ std::filesystem::path default_store_folder();  // kv in it
 
 // `create`: to store something there. Otherwise a folder that is not there stays so.
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::Engine& engine,
-                                          const std::string& model_name, bool create);
+                                          const std::filesystem::path& checkpoint, bool create);
 
 }  // namespace kvasir::cli

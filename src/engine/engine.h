@@ -78,8 +78,8 @@ struct MemoryReport {
   std::vector<models::KvGroup> kv_groups;
   std::vector<kv::GroupBytes> kv_pools;  // [kv_groups]: their pages, and what these take
   int32_t kv_start = 0;                  // tokens that stay plain before a row converts
-  std::string kv_key;                 // scheme key of the KV codecs
-  std::vector<std::string> kv_notes;  // layers that a uniform scheme left alone
+  std::string kv_key;                    // scheme key of the KV codecs
+  std::vector<std::string> kv_notes;     // layers that a uniform scheme left alone
 };
 
 enum class FinishReason : uint8_t { stop, length, cancelled };
