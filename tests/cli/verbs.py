@@ -7,6 +7,7 @@ Standard library only.
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -316,7 +317,7 @@ def kv_store(at):
     expect_exit(1, *logits, "--resume", rows, contains="tensor hash mismatch")
     if pty is not None:
         # The conversation goes on after a /load that fails, with all that the model held of it.
-        for name, says in ((b"fruit", b"tensor hash mismatch"), (b"nope", b"no saved conversation")):
+        for name, says in ((b"fruit", b"tensor hash mismatch"), (b"nope", b"nothing is saved as")):
             seen, status = session(at, ["--temperature", "0", "--max-tokens", "4", "--prompt-cache-dir", store],
                                    [(b"leaves", b"Say a word of five letters.\n"), (b"tokens at", b"/load " + name + b"\n"), (says, b"/save kept\n"), (b"saved as kept", b"/quit\n")])
             check(status == 0 and b"saved as kept" in seen, f"/load {name.decode()} fails and loses nothing {seen[-300:]}")
@@ -331,11 +332,79 @@ def kv_store(at):
     run(*logits, "--save-at", 90, at("rows2"))
     expect_exit(2, "eval", "logits", "smollm2", "--tokens", few, "--out", at("x.npy"), "--resume", at("rows2"), contains="90 tokens are stored")
 
+    # Whose row it is, in the words of the flags.
+    run(*logits, "--kv", "rot:4", "--save-at", 90, at("rot"))
+    expect_exit(1, *logits, "--kv", "rot:5", "--resume", at("rot"), contains="(SmolLM2-135M-Instruct.Q4_1.gguf: kv0 is rot:4 there and rot:5 here)")
+    check(run(*logits, "--kv", "rot:4", "--activations", "int8", "--resume", at("rot")).returncode == 0, "what auto comes to may resume what auto stored")
+
+    # The verbs of a store: what is said of an entry is what is known of it.
+    def kv(*args):
+        return run("kv", *args, "--prompt-cache-dir", store)
+    (entry,) = entries_in(store)
+    name = os.path.basename(entry)
+    for which in ("", "s", "saved-", name[6:9]):
+        expect_exit(1, "kv", "rm", which, "--prompt-cache-dir", store, contains="no entry")
+    (listed,) = json.loads(kv("ls", "--json").stdout)
+    check(listed["sound"] is None and listed["name"] == "fruit", "kv ls has read the header only")
+    shown = json.loads(kv("show", name[6:12], "--json").stdout)
+    check(shown["sound"] is None and len(shown["tokenizer_hash"]) == 16 and shown["groups"][0]["geometry"].startswith("30 layers"), "kv show --json has the header")
+    text = kv("show", "fruit").stdout.decode()
+    check("activations=int8" in text and "tokenizer_hash" in text and not text.startswith("{"), "kv show is for people")
+    check(json.loads(kv("verify", "--json").stdout)[0]["sound"] is True, "kv verify has read all of it")
+    flip(entry, size - 5000)
+    damaged = kv("verify", "--json")
+    check(damaged.returncode == 1 and {k: json.loads(damaged.stdout)[0][k] for k in ("sound", "name", "tokens")} == {"sound": False, "name": "fruit", "tokens": listed["tokens"]},
+          "a damaged entry keeps its name")
+    check(kv("verify").stdout.count(entry.encode()) == 1, "and its path is printed once")
+    flip(entry, size - 5000)
+    kv("export", "fruit", at("fruit.kvk"))
+    for _ in range(2):
+        kv("import", at("fruit.kvk"))
+    check(len(entries_in(store)) == 1 and kv("show", "fruit").returncode == 0, "importing twice leaves one entry")
+
+    # A limit on file sizes is an error like a full disk.
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+    os.makedirs(at("small"))
+    expect_exit(4, "kv", "export", "fruit", at("small/f.kvk"), "--prompt-cache-dir", store, contains="File too large", preexec_fn=limited)
+    expect_exit(4, *chat, "--prompt-cache-dir", at("small"), stdin=b"Name a fruit, and say what it tastes of.\n/save big\n", contains="File too large", preexec_fn=limited)
+    check(not [f for f in files_in(at("small")) if f.endswith((".kvk", ".tmp"))], "and nothing half-written stays")
+
+    # The plan is what chat takes, to the byte, also where layers have windows; --kv-start is told.
+    run("synth", at("g.gguf"), "--family", "gemma3_text", "--set", "head_dim=64", "--set", "sliding_window=96", "--format", "gguf-q8_0")
+    for flags in ([], ["--kv", "rot:4"], ["--kv", "affine:8", "--kv-start", 100]):
+        plan = json.loads(run("fit", at("g.gguf"), "--context", 512, *flags, "--json").stdout)
+        total = sum(g["pages"] * g["page_bytes"] + g.get("plain_pages", 0) * g.get("plain_page_bytes", 0) for g in plan["kv_groups"])
+        check(plan["kv_bytes"] == total and plan["kv_start"] == (100 if "--kv-start" in flags else 0), f"kv_bytes is derived from what fit says {flags}")
+    check({g["codec"]: g["plain_codec"] for g in plan["kv_groups"]} == {"affine:8:64": "bf16"}, "fit says what comes before the codec")
+    inspected = json.loads(run("inspect", at("g.gguf"), "--context", 512, "--kv", "affine:8", "--kv-start", 100, "--json").stdout)
+    check(inspected["kv"] == plan["kv"] and inspected["kv_start"] == 100 and [g["codec"] for g in inspected["kv_groups"]] == [g["codec"] for g in plan["kv_groups"]], "so does inspect")
+    expect_exit(2, "fit", at("g.gguf"), "--context", 512, "--kv", "affine:8", "--kv-start", 512, contains="--kv-start 512")
+    for flags in (["--no-prompt-cache", "--kv", "rot:4"], ["--prompt-cache", "8M"]):
+        planned = json.loads(run("fit", "smollm2", "--chat", "--context", 512, *flags, "--json").stdout)
+        stats = lines_of(run(*chat, *flags, stdin=b"/stats\n").stdout)[0]
+        check(sum(p["page_bytes"] * p["pages_planned"] for p in stats["pools"]) == planned["kv_bytes"] + planned["prefix_bytes"], f"fit --chat plans the pools of chat {flags}")
+    few_mb = json.loads(run("fit", at("g.gguf"), "--chat", "--context", 512, "--no-prompt-cache", "--json").stdout)
+    plain = json.loads(run("fit", at("g.gguf"), "--context", 512, "--no-prompt-cache", "--json").stdout)
+    check(few_mb["total_bytes"] == plain["chat_total_bytes"] > plain["total_bytes"], "chat needs more where layers have windows, and fit says so")
+    between = (few_mb["total_bytes"] + plain["total_bytes"]) // 2
+    noted = run("fit", at("g.gguf"), "--context", 512, "--no-prompt-cache", "--memory", between)
+    check(noted.returncode == 0 and b"for kvasir chat it does not fit" in noted.stdout, "it says so in words, too")
+    check(run("fit", at("g.gguf"), "--chat", "--context", 512, "--no-prompt-cache", "--memory", between).returncode == 4, "fit --chat refuses it")
+
+    # Measuring is refused before it begins, and leaves what was there.
+    at("kept.json", "[]")
+    measure = ["eval", "kv-sensitivity", at("g.gguf"), "--tokens", at("ten.json", "[1, 2, 3]")]
+    expect_exit(2, *measure, "--out", at("kept.json"), "--bytes", 10, contains="--bytes 10")
+    expect_exit(1, *measure, "--out", at("no/such/kv.json"), contains="No such file or directory")
+    expect_exit(2, *measure, "--out", at("kept.json"), "--codec", "turbo", contains="--codec turbo: 'turbo' is no KV codec")
+    check(read(at("kept.json")) == b"[]", "the table that was there is still there")
+
     # Who only looks makes nothing.
     os.makedirs(at("empty"))
-    expect_exit(1, *logits, "--resume", at("empty"), contains="no saved conversation")
-    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), "--continue", "nope", contains="no saved conversation")
-    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), stdin=b"/load nope\n", contains="no saved conversation")
+    expect_exit(1, *logits, "--resume", at("empty"), contains="nothing is saved as")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), "--continue", "nope", contains="nothing is saved as")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), stdin=b"/load nope\n", contains="nothing is saved as")
     check(not os.listdir(at("empty")) and not os.path.exists(at("absent")), "neither a folder nor an index")
 
 
