@@ -114,8 +114,9 @@ constexpr char kHelp[] =
 
 class Conversation {
  public:
-  Conversation(engine::TextModel& model, const ChatFlags& flags)
+  Conversation(engine::TextModel& model, std::filesystem::path checkpoint, const ChatFlags& flags)
       : model_(model),
+        checkpoint_(std::move(checkpoint)),
         flags_(flags),
         sampling_(flags.sampling.options(0.7)),
         variables_(engine::parse_variables(flags.set)),
@@ -184,23 +185,32 @@ class Conversation {
       note(flags_, "(nothing to save yet)");
       return;
     }
-    store().save(name, "", context_.tokens, context_.sequence,
-                 json_text({{"messages", messages_}, {"system", system_}}));
+    store(true)->save(name, "", context_.tokens, context_.sequence,
+                      json_text({{"messages", messages_}, {"system", system_}}));
     note(flags_, "(saved as {}, {} tokens)", printable(name), context_.tokens.size());
   }
 
   void load(const std::string& name) {
-    context_ = {};  // its pages may be needed
+    Json metadata;
+    const auto accept = [&](const kv::KvkHeader& header) {
+      metadata = Json::parse(header.metadata, nullptr, false);
+      if (!metadata.is_object() || !metadata.contains("messages") || !metadata["messages"].is_array() ||
+          !metadata.value("system", Json("")).is_string())
+        throw_error(ErrorCode::corrupt_file, "conversation {}: its messages cannot be read", printable(name));
+      if (const int64_t limit = model_.engine().context_limit(); header.offset() > limit)
+        throw_error(ErrorCode::invalid_input,
+                    "conversation {} has {} tokens and the context holds {}: start with a larger --context",
+                    printable(name), header.offset(), limit);
+      context_ = {};  // its pages may be needed
+    };
     kv::DiskStore::Conversation loaded;
     try {
-      loaded = store().load(name, model_.engine().cache(), &model_.engine().executor().team());
+      loaded = store(false)->load(name, model_.engine().cache(), &model_.engine().executor().team(), accept);
     } catch (...) {
-      reset();
+      // The messages stay; what is no longer held of them is computed again.
+      if (context_.tokens.empty()) context_ = model_.engine().new_context();
       throw;
     }
-    const Json metadata = Json::parse(loaded.metadata, nullptr, false);
-    if (!metadata.is_object() || !metadata.contains("messages") || !metadata["messages"].is_array())
-      throw_error(ErrorCode::corrupt_file, "conversation {}: its messages cannot be read", printable(name));
     messages_ = metadata["messages"];
     system_ = metadata.value("system", "");
     context_ = engine::Context{std::move(loaded.sequence), std::move(loaded.tokens)};
@@ -513,14 +523,13 @@ class Conversation {
     note(flags_, "(template variable {} set)", printable(key));
   }
 
-  kv::DiskStore& store() {
-    if (store_ == nullptr) store_ = open_store(flags_.prefixes.store_folder(), model_);
-    return *store_;
+  std::unique_ptr<kv::DiskStore> store(bool create) const {
+    return open_store(flags_.prefixes.store_folder(), model_.engine(), checkpoint_, create);
   }
 
   engine::TextModel& model_;
+  std::filesystem::path checkpoint_;
   const ChatFlags& flags_;
-  std::unique_ptr<kv::DiskStore> store_;  // opened when first used
   engine::SamplingOptions sampling_;
   uint64_t turn_seed_ = sampling_.seed;
   bool seed_set_ = false;
@@ -556,7 +565,7 @@ int chat(const ChatFlags& flags) {
                 path.filename().c_str(), info.model_type.c_str(),
                 std::string(models::name(info.activations)).c_str(),
                 static_cast<long long>(model->engine().context_limit()));
-  Conversation conversation(*model, flags);
+  Conversation conversation(*model, path, flags);
   if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {
@@ -571,11 +580,12 @@ int chat(const ChatFlags& flags) {
         conversation.ask(*line);
       }
     } catch (const Error& error) {
-      // A bad setting, a full context or an unknown name ends nothing, nor does a full disk while somebody is
-      // there to go on; our own faults do.
+      // A bad setting, a full context or an unknown name ends nothing, nor does a full disk or a damaged
+      // file while somebody is there to go on; our own faults do.
       const bool usage = error.code() == ErrorCode::invalid_input;
-      const bool full = error.code() == ErrorCode::resource_exhausted && terminal;
-      if (!usage && !full && error.code() != ErrorCode::not_found) throw;
+      const bool file = terminal && (error.code() == ErrorCode::resource_exhausted ||
+                                     error.code() == ErrorCode::corrupt_file);
+      if (!usage && !file && error.code() != ErrorCode::not_found) throw;
       std::fprintf(stderr, "kvasir: %s\n", error.what());
       if (!terminal) return usage ? kExitUsage : kExitFailure;
     }

@@ -16,14 +16,11 @@ std::filesystem::path default_store_folder() {
   return state_folder() / "kv";
 }
 
-std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::TextModel& model) {
-  return open_store(folder, model.engine(), model.text().name);
-}
-
 std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, engine::Engine& engine,
-                                          const std::string& model_name) {
-  kv::DiskStore::Options options = engine::store_options(engine.model(), engine.memory().kv_key, model_name);
+                                          const std::filesystem::path& checkpoint, bool create) {
+  kv::DiskStore::Options options = engine::store_options(engine.model(), engine.memory().kv_key, checkpoint);
   options.dir = folder;
+  options.create = create;
   options.warn = [](const std::string& text) { std::fprintf(stderr, "kvasir: %s\n", text.c_str()); };
   return std::make_unique<kv::DiskStore>(std::move(options));
 }

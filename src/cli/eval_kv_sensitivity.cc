@@ -1,8 +1,13 @@
 // `kvasir eval kv-sensitivity`: what each layer loses to each KV codec, as the table that `--kv auto:BYTES`
 // chooses from.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file_error.h"
 #include "base/mapped_file.h"
 #include "cli/eval.h"
 #include "cli/flags.h"
@@ -35,6 +40,17 @@ Json codecs_json(const std::vector<engine::MeasuredCodec>& codecs) {
   return list;
 }
 
+// Before the measuring, not after it.
+void check_writable(const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (std::filesystem::is_directory(file))
+    throw_error(ErrorCode::invalid_input, "{}: is a folder, expected a file to write",
+                printable(file.string()));
+  if (::access((folder / "").c_str(), W_OK | X_OK) != 0)
+    throw_error(file_error(errno), "{}: cannot be written: {}", printable(file.string()),
+                std::strerror(errno));
+}
+
 int eval_kv_sensitivity(const SensitivityFlags& flags) {
   const std::vector<int32_t> ids = read_token_file(flags.tokens);
   if (ids.size() < 2)
@@ -45,7 +61,9 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
                 "kv-sensitivity chooses the codecs itself: leave out --kv, --kv-layer and --kv-start");
   std::vector<std::string> codecs = flags.codecs.empty() ? engine::default_plane_codecs() : flags.codecs;
   for (const std::string& codec : codecs)
-    kv::parse_codec(codec + "/f32", Dtype::bf16);  // refused before a load
+    kv::parse_codec(codec + "/f32", Dtype::bf16, "--codec " + printable(codec));  // refused before a load
+  for (const std::string& spec : flags.together)
+    kv::parse_codec(spec, Dtype::bf16, "--together " + printable(spec));
   engine::EngineOptions options = flags.load.options();
   const auto length = static_cast<int64_t>(ids.size());
   if (options.load.context == 0) options.load.context = length;
@@ -72,6 +90,23 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
   Dtype plain = engine->model().info().activations == models::Activations::f32 ? Dtype::f32 : Dtype::bf16;
   if (!flags.load.kv_plain.empty()) plain = kv::parse_codec(flags.load.kv_plain, plain).k.plain;
 
+  size_t bytes = static_cast<size_t>(flags.bytes);
+  if (flags.together.empty()) {
+    check_writable(out);
+    const size_t least = engine::least_bytes(*engine, codecs, plain);
+    size_t plain_bytes = 0;
+    for (const models::KvGroup& group : engine->model().groups())
+      plain_bytes += static_cast<size_t>(group.geometry.kv_heads) *
+                     static_cast<size_t>(group.geometry.head_dim_k + group.geometry.head_dim_v) * 2;
+    if (bytes == 0) bytes = std::max(plain_bytes / 2, least);
+    if (bytes < least)
+      throw_error(
+          ErrorCode::invalid_input,
+          "--bytes {}: the smallest of the codecs to be measured take {} bytes a token; allow at least "
+          "that, or name smaller ones with --codec",
+          bytes, least);
+  }
+
   Progress progress("measuring");
   const auto show = [&](double done) { progress.update(done, 1.0); };
   if (!flags.together.empty()) {
@@ -95,54 +130,32 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
       engine::measure_kv_sensitivity(*engine, ids, codecs, plain, show, interrupted);
   progress.done();
 
-  // Which codec `--kv config` takes: what `auto` chooses for --bytes. Written without choices first, so that
-  // the choice is made from the file's own table.
-  Json config = Json::array();
-  size_t plain_bytes = 0;
+  // Which codec `--kv config` takes: what `auto` chooses for --bytes.
+  std::vector<std::vector<kv::SizeAndLoss>> costs;
   for (const engine::LayerSensitivity& layer : layers) {
-    config.push_back({{"layer_idx", layer.layer},
-                      {"codec", layer.pairs.front().codec},
-                      {"measured", codecs_json(layer.pairs)},
-                      {"planes", {{"k", codecs_json(layer.keys)}, {"v", codecs_json(layer.values)}}}});
+    std::vector<kv::SizeAndLoss>& cost = costs.emplace_back();
+    for (const engine::MeasuredCodec& pair : layer.pairs) cost.push_back({pair.bytes, pair.kl});
   }
-  std::vector<kv::SchemeLayer> shape;
-  for (const models::KvGroup& group : engine->model().groups()) {
-    kv::SchemeLayer layer;
-    layer.geometry = {.layer = group.layers.front(),
-                      .kv_heads = group.geometry.kv_heads,
-                      .head_dim_k = group.geometry.head_dim_k,
-                      .head_dim_v = group.geometry.head_dim_v,
-                      .window = group.geometry.window,
-                      .sinks = group.geometry.sinks};
-    shape.push_back(layer);
-    plain_bytes += static_cast<size_t>(group.geometry.kv_heads) *
-                   static_cast<size_t>(group.geometry.head_dim_k + group.geometry.head_dim_v) * 2;
-  }
-  std::sort(shape.begin(), shape.end(),
-            [](const auto& a, const auto& b) { return a.geometry.layer < b.geometry.layer; });
-  write_file_atomically(out, json_text(config, 1) + "\n");
-  kv::SchemeRequest request;
-  request.default_plain = plain;
-  const int64_t bytes = flags.bytes > 0 ? flags.bytes : static_cast<int64_t>(plain_bytes / 2);
-  request.spec = "auto:" + std::to_string(bytes) + ":" + out.string();
-  const kv::Scheme chosen = kv::resolve_scheme(request, shape);
+  const std::vector<size_t> chosen = kv::least_loss(costs, bytes, "kv-sensitivity");
+  Json config = Json::array();
+  size_t chosen_bytes = 0;
   double expected = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
-    const auto at = std::find_if(config.begin(), config.end(), [&](const Json& entry) {
-      return entry["layer_idx"] == chosen.owners[i].layer;
-    });
-    for (const Json& codec : (*at)["measured"])
-      if (kv::parse_codec(codec["codec"].get<std::string>(), plain) == chosen.codecs[i]) {
-        (*at)["codec"] = codec["codec"];
-        expected += codec["kl"].get<double>();
-      }
+    const engine::LayerSensitivity& layer = layers[i];
+    const engine::MeasuredCodec& pair = layer.pairs[chosen[i]];
+    config.push_back({{"layer_idx", layer.layer},
+                      {"codec", pair.codec},
+                      {"measured", codecs_json(layer.pairs)},
+                      {"planes", {{"k", codecs_json(layer.keys)}, {"v", codecs_json(layer.values)}}}});
+    chosen_bytes += pair.bytes;
+    expected += pair.kl;
   }
   write_file_atomically(out, json_text(config, 1) + "\n");
   if (flags.json) {
     print_json({{"out", out.string()},
                 {"tokens", length},
                 {"layers", layers.size()},
-                {"bytes_per_token", chosen.bytes_per_token()},
+                {"bytes_per_token", chosen_bytes},
                 {"expected_kl", expected}});
   } else {
     for (const Json& entry : config)
@@ -151,7 +164,7 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
     std::printf(
         "\n%s: written; --kv config takes %zu bytes a token (expected KL %.2e), --kv auto:BYTES chooses "
         "anew\n",
-        out.c_str(), chosen.bytes_per_token(), expected);
+        out.c_str(), chosen_bytes, expected);
   }
   return kExitDone;
 }

@@ -31,24 +31,27 @@ struct LogitsFlags {
 };
 
 // The stored row; its tokens must be the first ones of `ids`.
-engine::Context resume(engine::Engine& engine, const LogitsFlags& flags, const std::string& model,
+engine::Context resume(engine::Engine& engine, const LogitsFlags& flags, const std::filesystem::path& model,
                        const std::vector<int32_t>& ids) {
   if (!std::filesystem::is_directory(flags.resume))
     throw_error(ErrorCode::not_found, "--resume {}: there is no such folder; --save-at N DIR makes one",
                 printable(flags.resume));
-  const std::unique_ptr<kv::DiskStore> store = open_store(flags.resume, engine, model);
-  kv::DiskStore::Conversation stored = store->load(kSavedName, engine.cache(), &engine.executor().team());
-  const size_t count = stored.tokens.size();
-  if (count >= ids.size())
-    throw_error(ErrorCode::invalid_input,
-                "--resume {}: {} tokens are stored, and {} has {}: nothing is left to evaluate",
-                printable(flags.resume), count, printable(flags.tokens), ids.size());
-  for (size_t i = 0; i < count; ++i)
-    if (stored.tokens[i] != ids[i])
-      throw_error(
-          ErrorCode::invalid_input,
-          "--resume {}: the stored tokens are not the beginning of {}: token {} is {} there and {} here",
-          printable(flags.resume), printable(flags.tokens), i, stored.tokens[i], ids[i]);
+  const auto accept = [&](const kv::KvkHeader& header) {
+    const size_t count = header.tokens.size();
+    if (count >= ids.size())
+      throw_error(ErrorCode::invalid_input,
+                  "--resume {}: {} tokens are stored, and {} has {}: nothing is left to evaluate",
+                  printable(flags.resume), count, printable(flags.tokens), ids.size());
+    for (size_t i = 0; i < count; ++i)
+      if (header.tokens[i] != ids[i])
+        throw_error(
+            ErrorCode::invalid_input,
+            "--resume {}: the stored tokens are not the beginning of {}: token {} is {} there and {} here",
+            printable(flags.resume), printable(flags.tokens), i, header.tokens[i], ids[i]);
+  };
+  kv::DiskStore::Conversation stored =
+      open_store(flags.resume, engine, model, false)
+          ->load(kSavedName, engine.cache(), &engine.executor().team(), accept);
   return {std::move(stored.sequence), std::move(stored.tokens)};
 }
 
@@ -81,9 +84,8 @@ int eval_logits(const LogitsFlags& flags) {
   const std::filesystem::path path = resolve_model(flags.load.model);
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
   engine->model().check_tokens(ids);
-  const std::string name = path.filename().string();
 
-  engine::Context row = flags.resume.empty() ? engine->new_context() : resume(*engine, flags, name, ids);
+  engine::Context row = flags.resume.empty() ? engine->new_context() : resume(*engine, flags, path, ids);
   const auto first = static_cast<int64_t>(row.tokens.size());
   if (saves && flags.save.first < first)
     throw_error(ErrorCode::invalid_input, "--save-at {}: the resumed row has {} tokens already",
@@ -101,7 +103,7 @@ int eval_logits(const LogitsFlags& flags) {
   if (saves) {
     run.pause_at = flags.save.first;
     run.on_pause = [&] {
-      open_store(flags.save.second, *engine, name)->save(kSavedName, "", row.tokens, row.sequence, "");
+      open_store(flags.save.second, *engine, path, true)->save(kSavedName, "", row.tokens, row.sequence, "");
     };
   }
   run_logits(*engine, run);

@@ -105,7 +105,8 @@ void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
   CLI::App& group = *command.get_option_group("Prefixes");
   add_text(group, "--prompt-cache-disk", disk, "SIZE",
            "Disk, for example 8G, for earlier prompts: written in the background, found by later runs");
-  group.add_flag("--kv-verify", verify, "Compare the hashes of prompts that come from disk");
+  group.add_flag("--kv-verify", verify,
+                 "Compare the hashes of prompts that come from disk (conversations' always are)");
 }
 
 std::filesystem::path PrefixFlags::store_folder() const {

@@ -4,12 +4,12 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/kv_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
 #include "formats/checkpoint.h"
-#include "kv/cache_shape.h"
 
 namespace kvasir::cli {
 namespace {
@@ -57,6 +57,11 @@ int inspect(const InspectFlags& flags) {
   out["weights_bytes"] = plan.weights_bytes;
   out["stored_bytes"] = plan.stored_bytes;
   out["workspace_bytes"] = plan.workspace_bytes;
+  const int32_t kv_start = plan.kv_shape.start;
+  out["kv"] = plan.kv_key;
+  out["kv_start"] = kv_start;
+  out["kv_groups"] = kv_groups_json(plan.kv_groups, kv_start);
+  out["notes"] = plan.kv_notes;
   if (flags.tensors) {
     out["tensors"] = Json::array();
     for (const formats::TensorEntry& entry : checkpoint.tensors())
@@ -94,8 +99,8 @@ int inspect(const InspectFlags& flags) {
   std::printf("  weights      %zu bytes packed (%zu stored), workspace %zu bytes\n", plan.weights_bytes,
               plan.stored_bytes, plan.workspace_bytes);
   for (const models::KvGroup& group : plan.kv_groups)
-    std::printf("  kv           %s, %zu bytes a token\n", kv::describe(group.geometry).c_str(),
-                group.bytes_per_token);
+    std::printf("  kv           %s\n", kv_group_text(group, kv_start).c_str());
+  for (const std::string& note : plan.kv_notes) std::printf("  note         %s\n", note.c_str());
   for (const std::string& warning : checkpoint.warnings())
     std::printf("  note         %s\n", warning.c_str());
   if (flags.tensors)

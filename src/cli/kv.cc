@@ -1,12 +1,14 @@
 // `kvasir kv`: what a store of conversations and prefixes holds, without a model.
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "kv/cache_shape.h"
 #include "kv/store.h"
 
 namespace kvasir::cli {
@@ -21,8 +23,10 @@ struct KvFlags {
   bool json = false;
 };
 
-Json entry_json(const kv::StoredFile& file) {
-  Json json = {{"path", file.path.string()}, {"bytes", file.bytes}, {"sound", file.error.empty()}};
+// `verified`: every byte was read; otherwise the header alone, which cannot tell that an entry is sound.
+Json entry_json(const kv::StoredFile& file, bool verified) {
+  Json json = {{"path", file.path.string()}, {"bytes", file.bytes}, {"sound", Json()}};
+  if (verified || !file.error.empty()) json["sound"] = file.error.empty();
   if (!file.error.empty()) json["error"] = file.error;
   json["name"] = file.header.name;
   json["tokens"] = file.header.tokens.size();
@@ -44,7 +48,7 @@ int list(const KvFlags& flags, bool verify) {
   for (const kv::StoredFile& file : files) {
     sound = sound && file.error.empty();
     if (flags.json) {
-      all.push_back(entry_json(file));
+      all.push_back(entry_json(file, verify));
       continue;
     }
     if (file.error.empty())
@@ -53,13 +57,58 @@ int list(const KvFlags& flags, bool verify) {
                   file.header.tokens.size(), static_cast<double>(file.bytes) / 1e6,
                   file.header.identity.scheme_key.c_str(), file.path.filename().c_str());
     else
-      std::printf("DAMAGED  %s: %s\n", file.path.c_str(), file.error.c_str());
+      std::printf("DAMAGED  %s\n", file.error.c_str());
   }
   if (flags.json) print_json(all, 1);
   if (!flags.json && !verify && files.empty()) std::printf("nothing is stored in %s\n", dir.c_str());
   if (!flags.json && verify)
     std::printf("%zu entries, %s\n", files.size(), sound ? "all sound" : "some damaged");
   return sound || !verify ? kExitDone : kExitFailure;
+}
+
+// Everything that a header says but its tokens and the places of its tensors.
+Json header_json(const kv::KvkHeader& header) {
+  Json groups = Json::array();
+  for (const kv::KvkGroup& group : header.groups)
+    groups.push_back({{"layers", group.owners},
+                      {"geometry", kv::describe(group.geometry)},
+                      {"page_tokens", group.geometry.page_tokens},
+                      {"first_token", group.first}});
+  const kv::StoreIdentity& identity = header.identity;
+  return {{"layout", header.layout == kv::KvkHeader::Layout::pages ? "pages" : "dense"},
+          {"created_ms", header.created_ms},
+          {"config_fingerprint", identity.config_fingerprint},
+          {"weights_digest", identity.weights_digest},
+          {"numerics_id", identity.numerics_id},
+          {"tokenizer_hash", identity.tokenizer_hash},
+          {"ns", identity.ns},
+          {"min_reusable", header.min_reusable},
+          {"encoded", header.encoded},
+          {"trimmable", header.trimmable()},
+          {"metadata_bytes", header.metadata.size()},
+          {"groups", std::move(groups)}};
+}
+
+int show(const KvFlags& flags, const std::filesystem::path& path) {
+  const kv::StoredFile file = {path, std::filesystem::file_size(path), {}, kv::read_kvk_header(path)};
+  Json json = entry_json(file, false);
+  json.update(header_json(file.header));
+  if (flags.json) {
+    print_json(json, 1);
+    return kExitDone;
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_null() || key == "groups") continue;
+    std::printf("%-18s  %s\n", key.c_str(),
+                printable(value.is_string() ? value.get<std::string>() : json_text(value)).c_str());
+  }
+  for (const kv::KvkGroup& group : file.header.groups)
+    std::printf("%-18s  %s, tokens from %d on\n", "kv", kv::describe(group.geometry).c_str(), group.first);
+  std::istringstream numerics(file.header.numerics);
+  for (std::string line; std::getline(numerics, line);)
+    if (line.size() < 200)
+      std::printf("%s\n", printable(line).c_str());  // a whole configuration is no reading
+  return kExitDone;
 }
 
 // What was done, and to which entry.
@@ -93,7 +142,8 @@ void add_kv(CLI::App& app, Invocation& invocation) {
         ->excludes(command->get_option("--prompt-cache-dir"));
   };
   auto add_entry = [flags](CLI::App* command) {
-    add_text(*command, "ENTRY", flags->which, "ENTRY", "A saved name, or the beginning of a file name")
+    add_text(*command, "ENTRY", flags->which, "ENTRY",
+             "A saved name, a file name, or 4 or more digits that one begins with")
         ->required();
   };
   auto add_file = [flags](CLI::App* command, const char* help) {
@@ -105,12 +155,8 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   auto folder = [flags] {
     return flags->dir.empty() ? default_store_folder() : std::filesystem::path(flags->dir);
   };
-  add_entry(sub("show", "One entry's header", [flags, folder] {
-    const std::filesystem::path path = kv::find_entry(folder(), flags->which);
-    const kv::KvkFile file = kv::KvkFile::open(path);
-    print_json(entry_json({path, std::filesystem::file_size(path), {}, file.header()}), 1);
-    return kExitDone;
-  }));
+  add_entry(sub("show", "One entry's header",
+                [flags, folder] { return show(*flags, kv::find_entry(folder(), flags->which)); }));
   add_entry(sub("rm", "Remove one entry", [flags, folder] {
     const std::filesystem::path path = kv::find_entry(folder(), flags->which);
     std::filesystem::remove(path);

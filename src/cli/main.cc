@@ -1,5 +1,6 @@
 // kvasir: the command line's entry. Parses, runs one verb, turns errors into one line on stderr and an exit
 // status.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -148,6 +149,7 @@ int main(int argc, char** argv) {
   cli::guard_standard_streams();
   install_mapping_fault_handler();
   install_ending_signals();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error of the write, told like a full disk
   try {
     const int status = cli::run(argc, argv);
     cli::finish_output();

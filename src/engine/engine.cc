@@ -85,7 +85,7 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
                                            .closing = options.prefix_disk.closing,
                                            .warn = options.prefix_disk.warn};
     if (options.prefix_disk.bytes > 0) {
-      kv::DiskStore::Options store = store_options(*engine->model_, report.kv_key, path.filename().string());
+      kv::DiskStore::Options store = store_options(*engine->model_, report.kv_key, path);
       store.dir = options.prefix_disk.folder;
       store.cap_bytes = options.prefix_disk.bytes;
       store.verify = options.prefix_disk.verify;

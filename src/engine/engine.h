@@ -76,8 +76,10 @@ struct MemoryReport {
   int64_t model_context = 0;
   int64_t max_context = 0;  // the longest that fits with these options (0: none)
   std::vector<models::KvGroup> kv_groups;
-  std::string kv_key;                 // scheme key of the KV codecs
-  std::vector<std::string> kv_notes;  // layers that a uniform scheme left alone
+  std::vector<kv::GroupBytes> kv_pools;  // [kv_groups]: their pages, and what these take
+  int32_t kv_start = 0;                  // tokens that stay plain before a row converts
+  std::string kv_key;                    // scheme key of the KV codecs
+  std::vector<std::string> kv_notes;     // layers that a uniform scheme left alone
 };
 
 enum class FinishReason : uint8_t { stop, length, cancelled };

@@ -68,6 +68,36 @@ class RowDivergence {
   std::vector<Sums> sums_;
 };
 
+// A codec that one plane of a layer can take: the pair has it there and f32 in the other plane.
+struct PlaneChoice {
+  std::string spec;
+  kv::CodecPair codec;
+  bool keys = false;
+  size_t bytes = 0;  // of this plane
+};
+
+// In the order of the list, of each first keys, then values.
+std::vector<PlaneChoice> plane_choices(const kv::GroupGeometry& geometry, int layer,
+                                       std::span<const std::string> plane_codecs, Dtype plain) {
+  std::vector<PlaneChoice> choices;
+  bool some[2] = {};
+  for (const std::string& spec : plane_codecs)
+    for (const bool keys : {true, false}) {
+      if (!keys && spec.starts_with("turbokey:")) continue;
+      const kv::CodecPair codec = kv::parse_codec(keys ? spec + "/f32" : "f32/" + spec, plain, spec);
+      const kv::PlaneCodec& plane = keys ? codec.k : codec.v;
+      const int dim = keys ? geometry.head_dim_k : geometry.head_dim_v;
+      if (!kv::why_invalid(plane, dim).empty()) continue;
+      some[keys] = true;
+      choices.push_back(
+          {spec, codec, keys, static_cast<size_t>(geometry.kv_heads) * kv::plane_bytes(plane, dim)});
+    }
+  if (!some[0] || !some[1])
+    throw_error(ErrorCode::unsupported, "layer {} can take none of the codecs that are to be measured",
+                layer);
+  return choices;
+}
+
 kv::Workload workload(Engine& engine, int64_t tokens) {
   return {.context = tokens, .batch = 1, .chunk = engine.model().maxima().tokens, .checkpoints = 0};
 }
@@ -99,6 +129,17 @@ size_t sensitivity_bytes(Engine& engine, int64_t tokens) {
          kv::projected_bytes(engine.model().memory().kv_shape, kv::layouts_for(info.isa),
                              workload(engine, tokens))
              .bytes;
+}
+
+size_t least_bytes(Engine& engine, std::span<const std::string> plane_codecs, Dtype plain) {
+  size_t total = 0;
+  for (const models::KvGroup& group : engine.model().groups()) {
+    size_t least[2] = {SIZE_MAX, SIZE_MAX};
+    for (const PlaneChoice& c : plane_choices(group.geometry, group.layers.front(), plane_codecs, plain))
+      least[c.keys] = std::min(least[c.keys], c.bytes);
+    total += least[0] + least[1];
+  }
+  return total;
 }
 
 namespace {
@@ -225,29 +266,17 @@ std::vector<LayerSensitivity> measure_kv_sensitivity(Engine& engine, std::span<c
 
   std::vector<LayerSensitivity> layers;
   for (size_t g = 0; g < shape.groups.size(); ++g) {
-    const kv::GroupGeometry& geometry = shape.groups[g].geometry;
     LayerSensitivity found;
     found.layer = model.groups()[g].layers.front();
-    for (size_t c = 0; c < plane_codecs.size(); ++c) {
-      for (const bool keys : {true, false}) {
-        const std::string& spec = plane_codecs[c];
-        if (!keys && spec.starts_with("turbokey:")) continue;
-        const kv::CodecPair parsed = kv::parse_codec(keys ? spec + "/f32" : "f32/" + spec, plain);
-        const kv::PlaneCodec& plane = keys ? parsed.k : parsed.v;
-        const int dim = keys ? geometry.head_dim_k : geometry.head_dim_v;
-        if (!kv::why_invalid(plane, dim).empty()) continue;
-        (keys ? found.keys : found.values)
-            .push_back({spec, static_cast<size_t>(geometry.kv_heads) * kv::plane_bytes(plane, dim),
-                        measure(g, parsed)});
-        if (progress)
-          progress((static_cast<double>(g) +
-                    static_cast<double>(2 * c + !keys) / static_cast<double>(2 * plane_codecs.size())) /
-                   static_cast<double>(shape.groups.size()));
-      }
+    const std::vector<PlaneChoice> choices =
+        plane_choices(shape.groups[g].geometry, found.layer, plane_codecs, plain);
+    for (size_t c = 0; c < choices.size(); ++c) {
+      (choices[c].keys ? found.keys : found.values)
+          .push_back({choices[c].spec, choices[c].bytes, measure(g, choices[c].codec)});
+      if (progress)
+        progress((static_cast<double>(g) + static_cast<double>(c + 1) / static_cast<double>(choices.size())) /
+                 static_cast<double>(shape.groups.size()));
     }
-    if (found.keys.empty() || found.values.empty())
-      throw_error(ErrorCode::unsupported, "layer {} can take none of the codecs that are to be measured",
-                  found.layer);
     for (const MeasuredCodec& k : found.keys)
       for (const MeasuredCodec& v : found.values)
         found.pairs.push_back(

@@ -54,6 +54,9 @@ std::vector<MeasuredScheme> measure_kv_codecs(Engine& engine, std::span<const in
                                               const std::function<void(double done)>& progress,
                                               const std::function<bool()>& cancelled);
 
+// The least that the codecs take of a token, all layers together. Throws Error{unsupported} as above.
+size_t least_bytes(Engine& engine, std::span<const std::string> plane_codecs, Dtype plain);
+
 // Bytes that either takes beside the engine.
 size_t sensitivity_bytes(Engine& engine, int64_t tokens);
 

@@ -61,6 +61,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   report.pack_file = plan.pack_file;
   report.workspace_bytes = plan.workspace_bytes;
   report.kv_groups = plan.kv_groups;
+  report.kv_start = plan.kv_shape.start;
   report.kv_key = plan.kv_key;
   report.kv_notes = plan.kv_notes;
   report.process_bytes = kProcessBytes + static_cast<size_t>(info.vocab) * kBytesPerVocabularyEntry;
@@ -97,6 +98,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
     report.context = std::min(report.context, options.context_hint);
   const kv::CacheBytes kv = plan_cache(plan.kv_shape, options, report.context).bytes;
   report.kv_bytes = kv.bytes;
+  report.kv_pools = kv.groups;
   report.prefix_bytes = kv.limit_bytes - kv.bytes;
   report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes +
                        report.process_bytes + report.prefix_bytes;

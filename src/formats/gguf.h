@@ -37,6 +37,7 @@ struct GgufValue {
   uint64_t count = 1;  // elements; 1 for a scalar
   const std::byte* data =
       nullptr;  // first element as stored: unaligned, little endian; strings with their length before them
+  uint64_t bytes = 0;  // of all elements as stored
 };
 
 struct GgufTensor {

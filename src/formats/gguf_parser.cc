@@ -181,9 +181,11 @@ GgufValue GgufParser::pair() {
   if (size != 0) {
     take(bytes, key);
     if (value.type == GgufType::boolean) bools(value.data, value.count, value.key);
+    value.bytes = bytes;
     return value;
   }
   for (uint64_t i = 0; i < value.count; ++i) string(key);
+  value.bytes = static_cast<uint64_t>(bytes_.data() + position_ - value.data);
   return value;
 }
 

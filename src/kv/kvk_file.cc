@@ -77,6 +77,16 @@ void check_tensors(const KvkHeader& header, uint64_t data_start, uint64_t length
   if (header.state) check(*header.state);
 }
 
+// work(i, member) of every i below `count`, by all members of the team (null: by the caller).
+template <typename Work>
+void share(ThreadTeam* team, size_t count, const Work& work) {
+  const auto part = [&](size_t member, size_t members) {
+    for (size_t i = member; i < count; i += members) work(i, member);
+  };
+  if (team == nullptr) return part(0, 1);
+  team->run([&](int member) { part(static_cast<size_t>(member), static_cast<size_t>(team->size())); });
+}
+
 }  // namespace
 
 std::string StoreIdentity::fingerprint() const {
@@ -123,7 +133,7 @@ KvkHeader read_kvk_header(const std::filesystem::path& path) {
   return header;
 }
 
-KvkFile KvkFile::open(const std::filesystem::path& path, bool verify) {
+KvkFile KvkFile::open(const std::filesystem::path& path, bool verify, ThreadTeam* team) {
   KvkFile file;
   file.file_ = MappedFile::open(path);
   const auto bytes = file.file_.bytes();
@@ -144,7 +154,7 @@ KvkFile KvkFile::open(const std::filesystem::path& path, bool verify) {
     if (!group.pages.empty()) slots.resize(group.pages.back().first + 1, ~uint32_t{0});
     for (uint32_t i = 0; i < group.pages.size(); ++i) slots[group.pages[i].first] = i;
   }
-  if (verify) file.verify_tensors();
+  if (verify) file.verify_tensors(team);
   return file;
 }
 
@@ -152,17 +162,19 @@ std::span<const std::byte> KvkFile::tensor(const KvkTensor& tensor) const {
   return file_.bytes().subspan(data_start_ + tensor.offset, tensor.bytes);
 }
 
-void KvkFile::verify_tensors() const {
-  const auto check = [&](const KvkTensor& entry) {
-    const auto bytes = tensor(entry);
-    if (hex64(XXH64(bytes.data(), bytes.size(), 0)) != entry.hash)
-      throw_error(ErrorCode::corrupt_file, "{}: tensor hash mismatch at offset {}", path(), entry.offset);
-  };
+void KvkFile::verify_tensors(ThreadTeam* team) const {
+  std::vector<const KvkTensor*> tensors;
   for (const KvkGroup& group : header_.groups) {
-    for (const auto& [index, entry] : group.pages) check(entry);
-    for (const KvkTensor& entry : group.planes) check(entry);
+    for (const auto& [index, entry] : group.pages) tensors.push_back(&entry);
+    for (const KvkTensor& entry : group.planes) tensors.push_back(&entry);
   }
-  if (header_.state) check(*header_.state);
+  if (header_.state) tensors.push_back(&*header_.state);
+  share(team, tensors.size(), [&](size_t i, size_t) {
+    const auto bytes = tensor(*tensors[i]);
+    if (hex64(XXH64(bytes.data(), bytes.size(), 0)) != tensors[i]->hash)
+      throw_error(ErrorCode::corrupt_file, "{}: tensor hash mismatch at offset {}", path(),
+                  tensors[i]->offset);
+  });
 }
 
 const std::byte* KvkFile::rows(size_t g, size_t layer, size_t plane, int head, int32_t position,
@@ -282,7 +294,10 @@ Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team)
     row.groups[part.group].ids[static_cast<size_t>(part.index)] = id;
     row.groups[part.group].pages[static_cast<size_t>(part.index)] = pool.page(id);
   }
-  const auto fill = [&](const Part& part, std::vector<std::byte>& buffer) {
+  std::vector<std::vector<std::byte>> buffers(team == nullptr ? 1 : static_cast<size_t>(team->size()));
+  share(team, parts.size(), [&](size_t i, size_t member) {
+    const Part& part = parts[i];
+    std::vector<std::byte>& buffer = buffers[member];
     const PageLayout& layout = cache.layout(part.group, encoded);
     const int32_t begin = part.index * page, end = std::min(begin + page, header.offset());
     const auto copy = [&](int32_t from, int32_t to) {
@@ -296,17 +311,7 @@ Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team)
     const int32_t sink_end = std::clamp(std::min(shape.groups[part.group].geometry.sinks, first), begin, end);
     copy(begin, sink_end);
     copy(std::clamp(first, sink_end, end), end);
-  };
-  const auto work = [&](int member, int members) {
-    std::vector<std::byte> buffer;
-    for (size_t i = static_cast<size_t>(member); i < parts.size(); i += static_cast<size_t>(members))
-      fill(parts[i], buffer);
-  };
-  if (team != nullptr) {
-    team->run([&](int member) { work(member, team->size()); });
-  } else {
-    work(0, 1);
-  }
+  });
   if (state_bytes > 0) {
     row.state = cache.states().allocate();
     std::memcpy(cache.states().slot(row.state), file.state().data(), state_bytes);

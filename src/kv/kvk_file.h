@@ -78,13 +78,13 @@ class KvkFile {
  public:
   // Maps and checks. Throws Error{not_found}, Error{corrupt_file} (not a .kvk file, truncated,
   // contradictory), or Error{unsupported} (version, provider, kind). `verify` also reads every tensor and
-  // compares its hash.
-  static KvkFile open(const std::filesystem::path& path, bool verify = false);
+  // compares its hash; `team` (may be null) shares that.
+  static KvkFile open(const std::filesystem::path& path, bool verify = false, ThreadTeam* team = nullptr);
 
   const KvkHeader& header() const { return header_; }
   uint64_t file_bytes() const { return file_.size(); }
   const std::string& path() const { return file_.path(); }
-  void verify_tensors() const;
+  void verify_tensors(ThreadTeam* team = nullptr) const;
 
   // Canonical bytes of one head's rows of one plane from `position` on; *run is how many positions lie in a
   // row (F bytes each).
@@ -108,13 +108,15 @@ class KvkFile {
 // Only the header, checked as above (file length included): for scans of a store.
 KvkHeader read_kvk_header(const std::filesystem::path& path);
 
-// For writers in the background. Members may be empty.
+// For writers in the background, and those of bounded stores. Functions may be empty.
 struct WriteWatch {
   // Before every tensor, the header, the sync and the rename. What it throws ends the writing: the draft is
   // removed.
   std::function<void()> step = {};
   // Once, as soon as the sequence is not looked at any more: before the sync, which may take long.
   std::function<void()> read = {};
+  // A file larger than this is refused before a byte is written: Error{resource_exhausted}.
+  uint64_t cap_bytes = UINT64_MAX;
 };
 
 // Writes `sequence` (whose tokens are header.tokens) in layout pages. Fills groups, stage and state of the

@@ -106,6 +106,10 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
     throw_error(ErrorCode::unsupported, "{}: a header of {} bytes is more than the {} that are read back",
                 path.string(), text.size(), kKvkHeaderLimit);
   const uint64_t data_start = align_up(kPreamble + text.size(), kKvkAlignment);
+  if (data_start + end > watch.cap_bytes)
+    throw_error(ErrorCode::resource_exhausted,
+                "a sequence of {} bytes is larger than the KV store's cap of {}", data_start + end,
+                watch.cap_bytes);
   Draft draft(path);
   std::vector<std::byte> buffer;
   each_tensor([&](KvkTensor& tensor, size_t g, size_t i) {

@@ -15,9 +15,12 @@
 namespace kvasir::kv {
 namespace {
 
-constexpr std::string_view kGrammar =
+// What a refusal expects: of a whole `--kv`, of a layer, of a plane.
+constexpr std::string_view kPlaneGrammar =
+    "f32, f16, bf16, q8_0 (or 6, 5, 4, 3 bits), affine:BITS[:GROUP], rot:BITS, rot:q8_0 (...), turbokey:BITS";
+constexpr std::string_view kLayerGrammar =
     "f32, f16, bf16, q8_0 (or 6, 5, 4, 3 bits), affine:BITS[:GROUP], turbo[:K,V], rot:BITS, rot:q8_0 (...), "
-    "KPLANE/VPLANE, config[:FILE], auto:BYTES[:FILE]";
+    "KPLANE/VPLANE";
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -37,11 +40,11 @@ std::optional<int64_t> number(std::string_view text) {
   return value;
 }
 
-int bits_of(std::string_view text, std::string_view spec) {
+// `source`, here and below: what a refusal begins with.
+int bits_of(std::string_view text, std::string_view source) {
   const auto value = number(text);
   if (!value || *value > 64)
-    throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no number of bits", printable(spec),
-                printable(text));
+    throw_error(ErrorCode::invalid_input, "{}: '{}' is no number of bits", source, printable(text));
   return static_cast<int>(*value);
 }
 
@@ -52,21 +55,22 @@ std::optional<Dtype> plain_dtype(std::string_view text) {
   return std::nullopt;
 }
 
-PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view spec) {
+PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view source,
+                       const std::string& expected) {
   const auto parts = split(text, ':');
   if (const auto dtype = plain_dtype(parts[0]); dtype && parts.size() == 1)
     return {.kind = PlaneCodec::Kind::plain, .plain = *dtype};
   PlaneCodec plane{.kind = PlaneCodec::Kind::plain, .plain = plain};
   if (parts[0] == "affine" && parts.size() >= 2 && parts.size() <= 4) {
     plane.kind = PlaneCodec::Kind::affine;
-    plane.bits = bits_of(parts[1], spec);
+    plane.bits = bits_of(parts[1], source);
     plane.group = 64;
     plane.scale_dtype = plain == Dtype::f32 ? Dtype::f32 : Dtype::f16;
     size_t next = 2;
     if (next < parts.size() && !plain_dtype(parts[next])) {
       const auto group = number(parts[next]);
       if (!group || *group > 1 << 20)
-        throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no group size (32, 64, 128)", printable(spec),
+        throw_error(ErrorCode::invalid_input, "{}: '{}' is no group size (32, 64, 128)", source,
                     printable(parts[next]));
       plane.group = static_cast<int>(*group);
       ++next;
@@ -74,8 +78,8 @@ PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view spec
     if (next < parts.size()) {
       const auto scales = plain_dtype(parts[next]);
       if (!scales || next + 1 != parts.size())
-        throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no dtype of scales (f16, bf16, f32)",
-                    printable(spec), printable(parts[next]));
+        throw_error(ErrorCode::invalid_input, "{}: '{}' is no dtype of scales (f16, bf16, f32)", source,
+                    printable(parts[next]));
       plane.scale_dtype = *scales;
     }
     return plane;
@@ -84,18 +88,18 @@ PlaneCodec parse_plane(std::string_view text, Dtype plain, std::string_view spec
   const std::string_view form = turned ? text.substr(4) : text;
   if (form.size() == 4 && form.front() == 'q' && form.ends_with("_0")) {
     plane.kind = turned ? PlaneCodec::Kind::rotated_q_0 : PlaneCodec::Kind::q_0;
-    plane.bits = bits_of(form.substr(1, 1), spec);
+    plane.bits = bits_of(form.substr(1, 1), source);
     plane.group = 32;
     return plane;
   }
   if ((parts[0] == "rot" || parts[0] == "turbokey") && parts.size() == 2) {
     plane.kind = parts[0] == "rot" ? PlaneCodec::Kind::rotated : PlaneCodec::Kind::turbo_key;
-    plane.bits = bits_of(parts[1], spec);
+    plane.bits = bits_of(parts[1], source);
     plane.group = 32;
     return plane;
   }
-  throw_error(ErrorCode::invalid_input, "--kv {}: '{}' is no KV codec; expected one of {}", printable(spec),
-              printable(text), kGrammar);
+  throw_error(ErrorCode::invalid_input, "{}: '{}' is no KV codec; expected one of {}", source,
+              printable(text), expected);
 }
 
 void check_codec(const CodecPair& codec, const LayerGeometry& layer, std::string_view source) {
@@ -165,7 +169,7 @@ Choices read_config(const std::filesystem::path& path, std::span<const SchemeLay
         throw_error(ErrorCode::corrupt_file, "{}: \"codec\" is no string", source);
       if (entry.contains("bits") || entry.contains("group_size"))
         throw_error(ErrorCode::corrupt_file, "{}: has \"codec\" and also \"bits\" or \"group_size\"", source);
-      codec = parse_codec(entry["codec"].get<std::string>(), plain);
+      codec = parse_codec(entry["codec"].get<std::string>(), plain, source);
     } else {
       if (!entry.contains("bits") || !entry["bits"].is_number_integer() ||
           (entry.contains("group_size") && !entry["group_size"].is_number_integer()))
@@ -173,7 +177,7 @@ Choices read_config(const std::filesystem::path& path, std::span<const SchemeLay
                     source);
       codec = parse_codec(fmt::format("affine:{}:{}", entry["bits"].get<int64_t>(),
                                       entry.contains("group_size") ? entry["group_size"].get<int64_t>() : 64),
-                          plain);
+                          plain, source);
     }
     check_codec(codec, layer.geometry, source);
     if (!choices.emplace(static_cast<int>(index), Choice{codec, source}).second)
@@ -189,14 +193,12 @@ size_t layer_bytes(const CodecPair& codec, const LayerGeometry& layer) {
 
 // The entries of a kv_config.json that `kvasir eval kv-sensitivity` wrote carry what was measured:
 // {"layer_idx": 0, "codec": SPEC, "measured": [{"codec": SPEC, "bytes": a token, "kl": mean KL to the f32
-// cache when only this layer uses it}, ...]}. The sum of the layers' KL is minimised exactly under the byte
-// budget (a knapsack over bytes per token).
+// cache when only this layer uses it}, ...]}. Layers that are `named` already count with what they take.
 Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::span<const SchemeLayer> layers,
-                     Dtype plain) {
+                     Dtype plain, const Choices& named) {
   struct Option {
     CodecPair codec;
-    size_t bytes;
-    double kl;
+    SizeAndLoss cost;
   };
   const std::string file = path.string();
   const nlohmann::json table = formats::read_json_file(path, size_t{16} << 20);
@@ -220,83 +222,55 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
         throw_error(ErrorCode::corrupt_file,
                     "{}: layer {}: each measured codec needs \"codec\", \"bytes\" and \"kl\"", file,
                     layer.layer);
-      Option option{parse_codec(codec["codec"].get<std::string>(), plain), 0, codec["kl"].get<double>()};
-      if (!(option.kl >= 0 && option.kl < std::numeric_limits<double>::infinity()))
+      Option option{parse_codec(codec["codec"].get<std::string>(), plain,
+                                fmt::format("{}: layer {}", file, layer.layer)),
+                    {0, codec["kl"].get<double>()}};
+      if (!(option.cost.loss >= 0 && option.cost.loss < std::numeric_limits<double>::infinity()))
         throw_error(ErrorCode::corrupt_file, "{}: layer {}: a KL of {} is not possible", file, layer.layer,
-                    option.kl);
+                    option.cost.loss);
       check_codec(option.codec, layer, file);
-      option.bytes = layer_bytes(option.codec, layer);
-      if (const auto stated = codec["bytes"].get<int64_t>(); stated != static_cast<int64_t>(option.bytes))
+      option.cost.bytes = layer_bytes(option.codec, layer);
+      if (const auto stated = codec["bytes"].get<int64_t>();
+          stated != static_cast<int64_t>(option.cost.bytes))
         throw_error(
             ErrorCode::invalid_input,
             "{}: layer {}: {} is said to take {} bytes a token and takes {}: the table was measured on "
             "another model, or with another --kv-plain",
-            file, layer.layer, describe(option.codec), stated, option.bytes);
+            file, layer.layer, describe(option.codec), stated, option.cost.bytes);
       options[layer.layer].push_back(option);
     }
   }
-  size_t least = 0, unit = 0;
+  size_t least = 0;
+  std::vector<int> indices;
+  std::vector<std::vector<SizeAndLoss>> costs;
   for (const SchemeLayer& layer : layers) {
     if (layer.kind != SchemeLayer::Kind::attention) continue;
-    const auto found = options.find(layer.geometry.layer);
-    if (found == options.end() || found->second.empty())
+    const int index = layer.geometry.layer;
+    std::vector<Option>& list = options[index];
+    if (const auto fixed = named.find(index); fixed != named.end())
+      list = {{fixed->second.codec, {layer_bytes(fixed->second.codec, layer.geometry), 0}}};
+    if (list.empty())
       throw_error(ErrorCode::not_found,
                   "{}: it has no measured table for layer {}; write one with `kvasir eval kv-sensitivity`",
-                  file, layer.geometry.layer);
-    size_t smallest = SIZE_MAX;
-    for (const Option& option : found->second) {
-      smallest = std::min(smallest, option.bytes);
-      unit = std::gcd(unit, option.bytes);
-    }
-    least += smallest;
+                  file, index);
+    indices.push_back(index);
+    std::vector<SizeAndLoss>& cost = costs.emplace_back();
+    for (const Option& option : list) cost.push_back(option.cost);
+    least += smallest_bytes(cost);
   }
   if (static_cast<uint64_t>(budget) < least)
     throw_error(ErrorCode::invalid_input,
-                "--kv auto:{}: the smallest measured codecs take {} bytes per token; allow at least that",
-                budget, least);
-  size_t most = 0;
-  for (const auto& [layer, list] : options) {
-    size_t largest = 0;
-    for (const Option& option : list) largest = std::max(largest, option.bytes);
-    most += largest;
-  }
-  const size_t steps = std::min<size_t>(static_cast<size_t>(budget), most) / unit;
-  if (steps > size_t{1} << 22)
-    throw_error(ErrorCode::unsupported,
-                "{}: codecs whose sizes differ by {} bytes in {} are too fine to choose from", file, unit,
-                most);
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<double> cost(steps + 1, 0.0);
-  std::vector<std::vector<uint8_t>> taken;
-  for (const auto& [layer, list] : options) {
-    if (list.size() > 200)
-      throw_error(ErrorCode::corrupt_file, "{}: layer {} lists {} codecs, more than 200", file, layer,
-                  list.size());
-    std::vector<double> next(steps + 1, kNever);
-    auto& choice = taken.emplace_back(steps + 1, uint8_t{0});
-    for (size_t o = 0; o < list.size(); ++o) {
-      const size_t size = list[o].bytes / unit;
-      for (size_t b = size; b <= steps; ++b)
-        if (const double total = cost[b - size] + list[o].kl; total < next[b]) {
-          next[b] = total;
-          choice[b] = static_cast<uint8_t>(o);
-        }
-    }
-    cost = std::move(next);
-  }
+                "--kv auto:{}: the smallest measured codecs{} take {} bytes per token; allow at least that",
+                budget, named.empty() ? "" : ", and those of --kv-layer,", least);
+  const std::vector<size_t> chosen = least_loss(costs, static_cast<size_t>(budget), file);
   Choices choices;
-  size_t left = steps;
-  auto layer = options.rbegin();
-  for (size_t i = taken.size(); i-- > 0; ++layer) {
-    const Option& option = layer->second[taken[i][left]];
-    choices[layer->first] = {option.codec, file};
-    left -= option.bytes / unit;
-  }
+  for (size_t i = 0; i < indices.size(); ++i)
+    choices[indices[i]] = {options[indices[i]][chosen[i]].codec, file};
   return choices;
 }
 
-void apply_overrides(const SchemeRequest& request, std::span<const SchemeLayer> layers, Dtype plain,
-                     Choices& choices) {
+Choices read_overrides(const SchemeRequest& request, std::span<const SchemeLayer> layers, Dtype plain) {
+  Choices choices;
   std::map<int64_t, std::string> named;
   for (const std::string& text : request.layers) {
     const std::string source = fmt::format("--kv-layer {}", printable(text));
@@ -308,7 +282,7 @@ void apply_overrides(const SchemeRequest& request, std::span<const SchemeLayer> 
     const auto last = range.size() == 2 ? number(range[1]) : first;
     if (range.size() > 2 || !first || !last || *last < *first || *last > 1 << 20)
       throw_error(ErrorCode::invalid_input, "{}: expected A[-B]=SPEC with layers A <= B", source);
-    const CodecPair codec = parse_codec(std::string_view(text).substr(equals + 1), plain);
+    const CodecPair codec = parse_codec(std::string_view(text).substr(equals + 1), plain, source);
     for (int64_t index = *first; index <= *last; ++index) {
       const SchemeLayer& layer = find_layer(layers, index, source);
       check_codec(codec, layer.geometry, source);
@@ -318,36 +292,92 @@ void apply_overrides(const SchemeRequest& request, std::span<const SchemeLayer> 
       choices[static_cast<int>(index)] = {codec, source};
     }
   }
+  return choices;
 }
 
 }  // namespace
 
-CodecPair parse_codec(std::string_view spec, Dtype plain) {
-  if (spec == "turbo") return parse_codec("turbo:8,3", plain);
+size_t smallest_bytes(std::span<const SizeAndLoss> choices) {
+  return std::min_element(choices.begin(), choices.end(),
+                          [](const SizeAndLoss& a, const SizeAndLoss& b) { return a.bytes < b.bytes; })
+      ->bytes;
+}
+
+std::vector<size_t> least_loss(std::span<const std::vector<SizeAndLoss>> layers, size_t budget,
+                               std::string_view source) {
+  if (layers.empty()) return {};
+  size_t most = 0, unit = 0;
+  for (const std::vector<SizeAndLoss>& list : layers) {
+    size_t largest = 0;
+    for (const SizeAndLoss& choice : list) {
+      largest = std::max(largest, choice.bytes);
+      unit = std::gcd(unit, choice.bytes);
+    }
+    most += largest;
+    if (list.size() > 200)
+      throw_error(ErrorCode::unsupported, "{}: {} codecs for one layer, more than 200", source, list.size());
+  }
+  const size_t steps = std::min(budget, most) / unit;
+  if (steps > size_t{1} << 22)
+    throw_error(ErrorCode::unsupported,
+                "{}: codecs whose sizes differ by {} bytes in {} are too fine to choose from", source, unit,
+                most);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> cost(steps + 1, 0.0);
+  std::vector<std::vector<uint8_t>> taken;
+  for (const std::vector<SizeAndLoss>& list : layers) {
+    std::vector<double> next(steps + 1, kNever);
+    auto& choice = taken.emplace_back(steps + 1, uint8_t{0});
+    for (size_t o = 0; o < list.size(); ++o) {
+      const size_t size = list[o].bytes / unit;
+      for (size_t b = size; b <= steps; ++b)
+        if (const double total = cost[b - size] + list[o].loss; total < next[b]) {
+          next[b] = total;
+          choice[b] = static_cast<uint8_t>(o);
+        }
+    }
+    cost = std::move(next);
+  }
+  std::vector<size_t> chosen(layers.size());
+  size_t left = steps;
+  for (size_t i = layers.size(); i-- > 0;) {
+    chosen[i] = taken[i][left];
+    left -= layers[i][chosen[i]].bytes / unit;
+  }
+  return chosen;
+}
+
+CodecPair parse_codec(std::string_view spec, Dtype plain, std::string_view source) {
+  const std::string whole = source.empty() ? fmt::format("--kv {}", printable(spec)) : std::string(source);
+  if (spec == "turbo") return parse_codec("turbo:8,3", plain, whole);
   if (spec.starts_with("turbo:")) {
     const auto parts = split(spec.substr(6), ',');
     if (parts.size() != 2)
       throw_error(ErrorCode::invalid_input,
-                  "--kv {}: expected turbo:K,V with the bits of keys and values, for example turbo:8,3",
-                  printable(spec));
-    return {
-        .k = {.kind = PlaneCodec::Kind::turbo_key,
-              .plain = plain,
-              .bits = bits_of(parts[0], spec),
-              .group = 32},
-        .v = {
-            .kind = PlaneCodec::Kind::rotated, .plain = plain, .bits = bits_of(parts[1], spec), .group = 32}};
+                  "{}: expected turbo:K,V with the bits of keys and values, for example turbo:8,3", whole);
+    return {.k = {.kind = PlaneCodec::Kind::turbo_key,
+                  .plain = plain,
+                  .bits = bits_of(parts[0], whole),
+                  .group = 32},
+            .v = {.kind = PlaneCodec::Kind::rotated,
+                  .plain = plain,
+                  .bits = bits_of(parts[1], whole),
+                  .group = 32}};
   }
   const auto sides = split(spec, '/');
   if (sides.size() > 2)
     throw_error(ErrorCode::invalid_input,
-                "--kv {}: expected at most one '/', between the codec of keys and that of values",
-                printable(spec));
-  const CodecPair pair{.k = parse_plane(sides[0], plain, spec), .v = parse_plane(sides.back(), plain, spec)};
+                "{}: expected at most one '/', between the codec of keys and that of values", whole);
+  const std::string expected = sides.size() == 2 ? std::string(kPlaneGrammar)
+                               : !source.empty()
+                                   ? std::string(kLayerGrammar)
+                                   : fmt::format("{}, config[:FILE], auto:BYTES[:FILE]", kLayerGrammar);
+  const CodecPair pair{.k = parse_plane(sides[0], plain, whole, expected),
+                       .v = parse_plane(sides.back(), plain, whole, expected)};
   if (pair.v.kind == PlaneCodec::Kind::turbo_key)
     throw_error(ErrorCode::invalid_input,
-                "--kv {}: turbokey encodes keys only; name a codec of the values, for example {}/rot:4",
-                printable(spec), printable(sides[0]));
+                "{}: turbokey encodes keys only; name a codec of the values, for example {}/rot:4", whole,
+                printable(sides[0]));
   return pair;
 }
 
@@ -370,8 +400,12 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
   const CodecPair unlisted{.k = {.kind = PlaneCodec::Kind::plain, .plain = request.default_plain},
                            .v = {.kind = PlaneCodec::Kind::plain, .plain = request.default_plain}};
   Scheme scheme;
+  const Choices named = read_overrides(request, layers, plain);
   Choices choices;
   std::optional<CodecPair> uniform;
+  if (spec == "config:" || (spec.starts_with("auto:") && spec.ends_with(':') && spec != "auto:"))
+    throw_error(ErrorCode::invalid_input, "--kv {}: the name of a file is missing behind the last colon",
+                printable(spec));
   if (spec == "config" || spec.starts_with("config:")) {
     std::filesystem::path file =
         spec == "config" ? request.model_folder / "kv_config.json" : std::filesystem::path(spec.substr(7));
@@ -387,18 +421,18 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
       throw_error(ErrorCode::invalid_input,
                   "--kv {}: expected auto:BYTES, the bytes per token that all layers together may take",
                   printable(spec));
-    const bool named = rest.find(':') != std::string_view::npos;
-    const std::filesystem::path file = named ? std::filesystem::path(rest.substr(rest.find(':') + 1))
-                                             : request.model_folder / "kv_config.json";
-    if (!named && (request.model_folder.empty() || !std::filesystem::exists(file)))
+    const bool has_file = rest.find(':') != std::string_view::npos;
+    const std::filesystem::path file = has_file ? std::filesystem::path(rest.substr(rest.find(':') + 1))
+                                                : request.model_folder / "kv_config.json";
+    if (!has_file && (request.model_folder.empty() || !std::filesystem::exists(file)))
       throw_error(ErrorCode::not_found,
                   "--kv {}: the model has no kv_config.json; measure it with `kvasir eval kv-sensitivity`",
                   printable(spec));
-    choices = resolve_auto(*budget, file, layers, plain);
+    choices = resolve_auto(*budget, file, layers, plain, named);
   } else {
     uniform = spec.empty() ? unlisted : parse_codec(spec, plain);
   }
-  apply_overrides(request, layers, plain, choices);
+  for (const auto& [layer, choice] : named) choices[layer] = choice;
   const auto with_options = [&](CodecPair& codec) {
     for (PlaneCodec* plane : {&codec.k, &codec.v})
       set_encoder(*plane, request.affine_gpu_compat, request.turbo_guard);

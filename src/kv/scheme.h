@@ -68,8 +68,21 @@ struct Scheme {
 // layer that has no KV of its own), Error{not_found} (config or table), Error{corrupt_file}.
 Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer> layers);
 
-// One SPEC without config and auto. `plain` is T of encoded planes.
-CodecPair parse_codec(std::string_view spec, Dtype plain);
+// One SPEC without config and auto. `plain` is T of encoded planes. `source`: what a refusal begins with;
+// empty: it is the value of --kv.
+CodecPair parse_codec(std::string_view spec, Dtype plain, std::string_view source = {});
+
+// What a codec takes of a layer's token, and what is lost by it.
+struct SizeAndLoss {
+  size_t bytes = 0;
+  double loss = 0;
+};
+size_t smallest_bytes(std::span<const SizeAndLoss> choices);
+// Of each layer's choices one, so that the sum of their losses is least and that of their bytes at most
+// `budget` (which must hold the smallest ones): an exact knapsack over bytes. Throws Error{unsupported}: too
+// many, or sizes too fine; `source` is who listed them.
+std::vector<size_t> least_loss(std::span<const std::vector<SizeAndLoss>> layers, size_t budget,
+                               std::string_view source);
 
 // Chooses the encoder of a plane where its codec has a choice.
 void set_encoder(PlaneCodec& plane, bool gpu_compat, bool guard);

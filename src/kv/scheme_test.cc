@@ -281,6 +281,80 @@ TEST(Scheme, AutoTakesTheBestThatFits) {
   EXPECT_THROW(resolve_scheme(request("auto:0"), model(2)), Error);
 }
 
+// BYTES are those of all layers, also of those that --kv-layer names.
+TEST(Scheme, AutoCountsTheLayersThatAreNamed) {
+  ConfigFolder folder;
+  folder.write("kv_config.json", R"([
+    {"layer_idx":0,"measured":[{"codec":"affine:8","bytes":136,"kl":0.01},{"codec":"rot:4","bytes":72,"kl":0.3}]},
+    {"layer_idx":1,"measured":[{"codec":"affine:8","bytes":136,"kl":0.2},{"codec":"rot:4","bytes":72,"kl":0.9}]}])");
+  // One head of 64 in f32: 512 bytes a layer.
+  const auto asked = [&](const char* spec) {
+    SchemeRequest r = request(spec);
+    r.model_folder = folder.path();
+    r.layers = {"0=f32"};
+    return r;
+  };
+  Scheme scheme = resolve_scheme(asked("auto:648"), model(2, 64, 1));
+  EXPECT_EQ(describe(scheme.codecs[0]) + " " + describe(scheme.codecs[1]), "f32 affine:8:64");
+  EXPECT_EQ(scheme.bytes_per_token(), 648u);
+  scheme = resolve_scheme(asked("auto:647"), model(2, 64, 1));
+  EXPECT_EQ(describe(scheme.codecs[1]), "rot:4");
+  EXPECT_NE(refusal(asked("auto:583"), model(2, 64, 1), ErrorCode::invalid_input).find("584 bytes per token"),
+            std::string::npos);
+}
+
+// Who wrote what is refused: the flag as it was given, or the file and its entry.
+TEST(Scheme, RefusalsNameTheirSource) {
+  const auto begins = [](const std::string& message, const std::string& source) {
+    EXPECT_EQ(message.substr(0, source.size() + 2), source + ": ");
+  };
+  SchemeRequest r = request("");
+  for (const char* layer : {"0=foo", "0=", "0=turbo:8", "0=affine:x", "0=config", "0=auto:100", "0=a/b/c"}) {
+    r.layers = {layer};
+    const std::string message = refusal(r, model(2), ErrorCode::invalid_input);
+    begins(message, std::string("--kv-layer ") + layer);
+    EXPECT_EQ(message.find("auto:BYTES"), std::string::npos) << message;
+  }
+  ConfigFolder folder;
+  r = request("config");
+  r.model_folder = folder.path();
+  for (const char* entry : {R"("codec":"foo")", R"("bits":-8)", R"("bits":4294967304)",
+                            R"("bits":8,"group_size":-64)", R"("codec":"turbo:8")"}) {
+    folder.write("kv_config.json",
+                 fmt::format(R"([{{"layer_idx":1,"bits":8}},{{"layer_idx":0,{}}}])", entry));
+    begins(refusal(r, model(2), ErrorCode::invalid_input),
+           (folder.path() / "kv_config.json").string() + ": entry 1");
+  }
+  begins(refusal(request("foo"), model(2), ErrorCode::invalid_input), "--kv foo");
+  for (const char* spec : {"config:", "auto:100:"})
+    EXPECT_NE(refusal(request(spec), model(2), ErrorCode::invalid_input).find("name of a file is missing"),
+              std::string::npos);
+}
+
+// By hand: of all ways to stay within the budget the one that loses least.
+TEST(Scheme, LeastLossIsExact) {
+  const std::vector<std::vector<SizeAndLoss>> layers = {
+      {{12, 0.1}, {8, 0.5}, {4, 2.0}}, {{10, 0.0}, {6, 0.3}}, {{6, 0.2}, {2, 0.4}}};
+  for (size_t budget = 12; budget <= 30; ++budget) {
+    double best = 1e9;
+    for (const SizeAndLoss& a : layers[0])
+      for (const SizeAndLoss& b : layers[1])
+        for (const SizeAndLoss& c : layers[2])
+          if (a.bytes + b.bytes + c.bytes <= budget) best = std::min(best, a.loss + b.loss + c.loss);
+    const std::vector<size_t> chosen = least_loss(layers, budget, "test");
+    size_t bytes = 0;
+    double loss = 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      bytes += layers[i][chosen[i]].bytes;
+      loss += layers[i][chosen[i]].loss;
+    }
+    EXPECT_LE(bytes, budget);
+    EXPECT_DOUBLE_EQ(loss, best) << budget;
+  }
+  EXPECT_EQ(smallest_bytes(layers[0]), 4u);
+  EXPECT_TRUE(least_loss({}, 10, "test").empty());
+}
+
 // P38: different bytes or arithmetic, different key.
 TEST(Scheme, KeysAreInjective) {
   std::set<std::string> keys;

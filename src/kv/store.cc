@@ -83,9 +83,13 @@ void visit_files(const fs::path& dir, int depth, const std::function<void(const 
   }
 }
 
+fs::path entry_folder(const fs::path& dir, const StoreIdentity& identity) {
+  return dir / folder_name(identity) / ns_name(identity.ns);
+}
+
 // A new file's place under the store `dir`, its folders made.
 fs::path new_entry_path(const fs::path& dir, const StoreIdentity& identity, bool saved) {
-  const fs::path folder = dir / folder_name(identity) / ns_name(identity.ns);
+  const fs::path folder = entry_folder(dir, identity);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw_error(file_error(error.value()), "{}: {}", folder.string(), error.message());
@@ -147,8 +151,13 @@ std::string differing_lines(std::string_view file, std::string_view own) {
 DiskStore::DiskStore(Options options) : options_(std::move(options)) {
   folder_ = options_.dir / folder_name(options_.identity);
   std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error || ::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
+  if (!options_.create && !fs::is_directory(folder_, error)) {
+    index_ = std::make_unique<StoreIndex>(fs::path());
+    return;
+  }
+  error.clear();
+  if (options_.create) fs::create_directories(folder_, error);
+  if (error || ::access(folder_.c_str(), (options_.create ? W_OK : 0) | R_OK | X_OK) != 0)
     throw_error(error ? file_error(error.value()) : ErrorCode::not_found,
                 "{}: the KV store cannot be used ({}); choose a folder that can be written",
                 options_.dir.string(), error ? error.message() : std::string("not writable"));
@@ -185,8 +194,10 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
       KvkHeader header = read_kvk_header(path);
       if (named == header.name.empty())
         throw_error(ErrorCode::corrupt_file, "{}: name and header disagree", path.string());
-      reason = mismatch(header.identity);
-      if (reason.empty()) index_->insert(folder_, entry_of(path, std::move(header)));
+      if (const std::string other = mismatch(header.identity); !other.empty())
+        reason = fmt::format("{}: {}", path.string(), other);
+      else
+        index_->insert(folder_, entry_of(path, std::move(header)));
     } catch (const Error& unreadable) {
       if (unreadable.code() == ErrorCode::not_found) return;  // another process removed it
       reason = unreadable.what();
@@ -194,7 +205,7 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
     if (reason.empty()) return;
     if (!named) ::unlink(path.c_str());
     ++counters_.dropped;
-    warn(fmt::format("{}: {} ({})", path.string(), reason, named ? "kept" : "removed"));
+    warn(fmt::format("{} ({})", reason, named ? "kept" : "removed"));
   });
 }
 
@@ -329,15 +340,9 @@ void DiskStore::evict_to_cap(const fs::path& keep) {
 bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence,
                     const WriteWatch& watch) {
   try {
-    size_t bytes = 0;
-    for (size_t g = 0; g < sequence.cache().groups(); ++g)
-      bytes += static_cast<size_t>(sequence.offset() - sequence.first_stored(g)) *
-               sequence.cache().layout(g, sequence.encoded()).token_bytes();
-    if (bytes > options_.cap_bytes)
-      throw_error(ErrorCode::resource_exhausted,
-                  "a sequence of {} bytes is larger than the KV store's cap of {}", bytes,
-                  options_.cap_bytes);
-    const StoreEntry stored = write({}, ns, tokens, sequence, {}, watch);
+    WriteWatch capped = watch;
+    capped.cap_bytes = options_.cap_bytes;
+    const StoreEntry stored = write({}, ns, tokens, sequence, {}, capped);
     // From here on the sequence may be gone: watch.read has said that it is not needed.
     const auto whole = static_cast<int32_t>(tokens.size());
     const std::lock_guard lock(mutex_);
@@ -377,14 +382,18 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   ++counters_.stores;
 }
 
-DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team) {
+DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team,
+                                        const std::function<void(const KvkHeader&)>& accept) {
   // The newest, should a crash have left two of that name.
   std::optional<StoreEntry> newest;
   for (const StoreEntry& entry : entries())
     if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
   if (!newest) {
     std::set<std::string> others;
-    for (const StoredFile& file : list_store(options_.dir)) {
+    size_t damaged = 0;
+    const bool exists = fs::is_directory(options_.dir);
+    for (const StoredFile& file : exists ? list_store(options_.dir) : std::vector<StoredFile>()) {
+      damaged += !file.error.empty() && is_saved(file.path);
       if (!file.error.empty() || file.header.name != name) continue;
       std::string reason = file.header.numerics.empty() || options_.numerics.empty()
                                ? std::string()
@@ -393,15 +402,18 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
       others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
     }
     if (others.empty())
-      throw_error(ErrorCode::not_found, "there is no saved conversation '{}' in {}", printable(name),
-                  options_.dir.string());
+      throw_error(ErrorCode::not_found, "nothing is saved as '{}' in {}{}", printable(name),
+                  options_.dir.string(),
+                  damaged == 0 ? std::string()
+                               : fmt::format(" ({} there cannot be read: `kvasir kv verify`)", damaged));
     throw_error(ErrorCode::not_found,
-                "conversation '{}' was saved with another model or other settings ({}); load it with those",
-                printable(name), fmt::join(others, "; "));
+                "what is saved as '{}' in {} is of another model or other settings ({}); load it with those",
+                printable(name), options_.dir.string(), fmt::join(others, "; "));
   }
-  const KvkFile file = KvkFile::open(newest->path, options_.verify);
+  const KvkFile file = KvkFile::open(newest->path, true, team);
   if (const std::string reason = mismatch(file.header().identity); !reason.empty())
     throw_error(ErrorCode::corrupt_file, "{}: {}", newest->path.string(), reason);
+  if (accept) accept(file.header());
   Conversation conversation{.tokens = file.header().tokens,
                             .metadata = file.header().metadata,
                             .sequence = restore_sequence(cache, file, team)};
@@ -453,7 +465,8 @@ std::vector<StoredFile> scan(const fs::path& dir, bool verify) {
     std::error_code error;
     file.bytes = fs::file_size(path, error);
     try {
-      file.header = verify ? KvkFile::open(path, true).header() : read_kvk_header(path);
+      file.header = read_kvk_header(path);  // known even if something behind it is damaged
+      if (verify) KvkFile::open(path, true);
     } catch (const Error& unsound) {
       if (unsound.code() == ErrorCode::not_found) return;
       file.error = unsound.what();
@@ -475,10 +488,19 @@ std::vector<StoredFile> verify_store(const fs::path& dir) {
 }
 
 fs::path find_entry(const fs::path& dir, std::string_view which) {
-  std::vector<fs::path> found;
-  for (const StoredFile& file : list_store(dir))
-    if (file.path.filename().native().starts_with(which) || (file.error.empty() && file.header.name == which))
-      found.push_back(file.path);
+  constexpr size_t kLeastDigits = 4;
+  std::string_view digits = which;
+  if (digits.starts_with(kSavedPrefix)) digits.remove_prefix(kSavedPrefix.size());
+  std::vector<fs::path> exact, begun;
+  for (const StoredFile& file : list_store(dir)) {
+    const std::string name = file.path.filename().string();
+    if (name == which || (!which.empty() && file.header.name == which))
+      exact.push_back(file.path);
+    else if (digits.size() >= kLeastDigits &&
+             std::string_view(name).substr(is_saved(file.path) ? kSavedPrefix.size() : 0).starts_with(digits))
+      begun.push_back(file.path);
+  }
+  const std::vector<fs::path>& found = exact.empty() ? begun : exact;
   if (found.empty())
     throw_error(ErrorCode::not_found, "{}: no entry '{}'; `kvasir kv ls` lists them", dir.string(),
                 printable(which));
@@ -494,10 +516,29 @@ void export_entry(const fs::path& entry, const fs::path& file) {
 
 fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens) {
   const KvkFile source = KvkFile::open(file, true);
-  const StoreIdentity& identity = source.header().identity;
-  const fs::path path = new_entry_path(dir, identity, !source.header().name.empty());
+  const KvkHeader& header = source.header();
+  std::vector<fs::path> duplicates;
+  visit_files(entry_folder(dir, header.identity), 0, [&](const fs::path& path) {
+    if (path.extension() != ".kvk" || is_saved(path) == header.name.empty()) return;
+    try {
+      const KvkHeader there = read_kvk_header(path);
+      if (there.name != header.name || there.identity.ns != header.identity.ns ||
+          !differing_field(there.identity, header.identity).empty())
+        return;
+      if (there.tokens == header.tokens)
+        duplicates.push_back(path);
+      else if (!header.name.empty())
+        throw_error(ErrorCode::invalid_input,
+                    "{}: another conversation '{}' is in {} already: remove it first, with `kvasir kv rm`",
+                    file.string(), printable(header.name), dir.string());
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_input) throw;  // else one that cannot be read
+    }
+  });
+  const fs::path path = new_entry_path(dir, header.identity, !header.name.empty());
   const StoreLock lock(dir, LOCK_SH);
   convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens);
+  for (const fs::path& duplicate : duplicates) ::unlink(duplicate.c_str());
   return path;
 }
 

@@ -51,12 +51,13 @@ class DiskStore {
     StoreIdentity identity;     // ns is set by each call
     std::string numerics = {};  // the text behind identity.numerics_id: a refusal can say what differs
     uint64_t cap_bytes = uint64_t{32} << 30;
-    bool verify = false;  // compare tensor hashes on every restore
+    bool verify = false;  // compare tensor hashes on every restore; load always does
+    bool create = true;   // false: a folder that is not there stays so, and holds nothing
     // One line: a file that was dropped, a write that failed. On the thread of the call.
     std::function<void(const std::string&)> warn;
   };
 
-  // Creates the folder if need be, brings the index up to date, removes orphaned drafts and corrupt cached
+  // Creates the folder if it may, brings the index up to date, removes orphaned drafts and corrupt cached
   // prefixes (saved conversations are kept and reported). Throws Error{invalid_input} when the folder cannot
   // be used.
   explicit DiskStore(Options options);
@@ -85,8 +86,9 @@ class DiskStore {
            const WriteWatch& watch = {});
 
   // Conversations by name. save throws on any failure, and then the previous one of that name is untouched.
-  // load throws Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file},
-  // KvPoolExhausted.
+  // load compares every hash: nothing else would notice a damaged byte. `accept` sees the header of a file
+  // that is whole and of this identity before the cache is touched; what it throws is passed on. load throws
+  // Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file}, KvPoolExhausted.
   void save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
             const Sequence& sequence, std::string_view metadata, const WriteWatch& watch = {});
   struct Conversation {
@@ -94,7 +96,8 @@ class DiskStore {
     std::string metadata;
     Sequence sequence;
   };
-  Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr);
+  Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr,
+                    const std::function<void(const KvkHeader&)>& accept = {});
   // False when there is none. Throws Error{invalid_input} when a file cannot be removed.
   bool remove_named(std::string_view name);
 
@@ -131,18 +134,21 @@ class DiskStore {
 struct StoredFile {
   std::filesystem::path path;
   uint64_t bytes = 0;
-  std::string error;  // empty: header and everything checked is sound
+  std::string error;  // begins with the path; empty: everything that was checked is sound
   KvkHeader header;   // when it could be read
 };
+// Reads headers only.
 std::vector<StoredFile> list_store(const std::filesystem::path& dir);
 // Reads every byte and compares every hash. Drafts are no entries.
 std::vector<StoredFile> verify_store(const std::filesystem::path& dir);
-// The only entry whose file name begins with `which` or whose saved name is `which`. Throws Error{not_found},
-// Error{invalid_input} when several fit.
+// The only entry whose saved name or file name is `which`; without one, whose file name begins with it: with
+// at least 4 digits, "saved-" before them or not. Throws Error{not_found}, Error{invalid_input} when several
+// fit.
 std::filesystem::path find_entry(const std::filesystem::path& dir, std::string_view which);
 // Writes the dense form, independent of page sizes. Both verify what they read.
 void export_entry(const std::filesystem::path& entry, const std::filesystem::path& file);
-// Adds a .kvk file of either layout to a store; its path there.
+// Adds a .kvk file of either layout to a store; its path there. Replaces what has the same name and tokens.
+// Throws Error{invalid_input} for a conversation of that name with other tokens.
 std::filesystem::path import_entry(const std::filesystem::path& file, const std::filesystem::path& dir,
                                    int page_tokens = 64);
 

@@ -100,13 +100,15 @@ int64_t now_ms() {
 }
 
 StoreIndex::StoreIndex(const std::filesystem::path& dir) {
-  const std::string file = (dir / "index.sqlite3").string();
-  if (open(file)) return;
-  // Of no use: derived data, so it is written anew from the files.
-  close();
-  for (const char* suffix : {"", "-journal", "-wal", "-shm"}) ::unlink((file + suffix).c_str());
-  if (open(file)) return;
-  close();
+  if (!dir.empty()) {
+    const std::string file = (dir / "index.sqlite3").string();
+    if (open(file)) return;
+    // Of no use: derived data, so it is written anew from the files.
+    close();
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) ::unlink((file + suffix).c_str());
+    if (open(file)) return;
+    close();
+  }
   in_memory_ = true;
   KVASIR_CHECK(open(":memory:"));
 }

@@ -11,7 +11,7 @@ namespace kvasir::kv {
 
 class StoreIndex {
  public:
-  // `dir`/index.sqlite3; in memory when that file can be neither read nor replaced.
+  // `dir`/index.sqlite3; in memory when that file can be neither read nor replaced, or `dir` is empty.
   explicit StoreIndex(const std::filesystem::path& dir);
   ~StoreIndex();
   StoreIndex(const StoreIndex&) = delete;

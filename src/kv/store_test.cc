@@ -189,6 +189,157 @@ TEST(DiskStore, Conversations) {
   EXPECT_FALSE(store.remove_named("trip"));
 }
 
+// A conversation is compared with its hashes whatever `verify` says, and is refused before a page is taken.
+TEST(DiskStore, ADamagedConversationIsRefusedAndKept) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 40));
+  store.save("talk", "", row.tokens, row.sequence, "{}");
+  const fs::path path = store.entries()[0].path;
+  flip_byte(path, 5);  // in the last page
+  const uint32_t used = f.cache.stats()[0].used;
+  ThreadTeam team(2);
+  for (ThreadTeam* with : {static_cast<ThreadTeam*>(nullptr), &team}) {
+    try {
+      store.load("talk", f.cache, with, [](const KvkHeader&) { ADD_FAILURE(); });
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_file);
+      EXPECT_NE(std::string(error.what()).find("tensor hash mismatch"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(f.cache.stats()[0].used, used);
+  EXPECT_TRUE(fs::exists(path));
+  flip_byte(path, 5);
+  EXPECT_EQ(store.load("talk", f.cache).tokens, row.tokens);
+}
+
+TEST(DiskStore, WhoDeclinesAConversationHasLostNothing) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 40));
+  store.save("talk", "", row.tokens, row.sequence, R"({"a":1})");
+  const uint32_t used = f.cache.stats()[0].used;
+  const auto decline = [&](const KvkHeader& header) {
+    EXPECT_EQ(header.tokens, row.tokens);
+    EXPECT_EQ(header.metadata, R"({"a":1})");
+    throw_error(ErrorCode::invalid_input, "too long");
+  };
+  EXPECT_THROW(store.load("talk", f.cache, nullptr, decline), Error);
+  EXPECT_EQ(f.cache.stats()[0].used, used);
+  EXPECT_EQ(store.stats().restores, 0u);
+}
+
+TEST(DiskStore, TheCapIsOfFiles) {
+  Fixture f;
+  TestRow row = f.computed(counting(0, 40));
+  uint64_t bytes = 0;
+  {
+    DiskStore store(f.options());
+    ASSERT_TRUE(store.put("", row.tokens, row.sequence));
+    bytes = fs::file_size(store.entries()[0].path);
+    fs::remove(store.entries()[0].path);
+  }
+  EXPECT_FALSE(DiskStore(f.options(bytes - 1)).put("", row.tokens, row.sequence));
+  EXPECT_EQ(f.files(), 0u);
+  EXPECT_EQ(f.warnings.size(), 1u);
+  EXPECT_TRUE(DiskStore(f.options(bytes)).put("", row.tokens, row.sequence));
+  EXPECT_EQ(f.files(), 1u);
+}
+
+TEST(DiskStore, ImportReplacesWhatIsEqual) {
+  Fixture f, from;
+  const auto exported = [&](std::string_view name, const std::vector<int32_t>& tokens) {
+    TestRow row = from.computed(tokens);
+    DiskStore store(from.options());
+    fs::path entry;
+    if (name.empty()) {
+      store.put("", row.tokens, row.sequence);
+      entry = store.entries().back().path;
+    } else {
+      store.save(name, "", row.tokens, row.sequence, "{}");
+      for (const StoreEntry& e : store.entries())
+        if (e.name == name) entry = e.path;
+    }
+    const fs::path file = from.dir / fmt::format("{}{}.export", name, tokens.size());
+    export_entry(entry, file);
+    return file;
+  };
+  const fs::path talk = exported("talk", counting(0, 12));
+  import_entry(talk, f.dir);
+  const fs::path again = import_entry(talk, f.dir);
+  EXPECT_EQ(f.files(), 1u);
+  EXPECT_EQ(find_entry(f.dir, "talk"), again);
+  // Another conversation of that name is not given up, nor is the new one hidden behind it.
+  try {
+    import_entry(exported("talk", counting(0, 13)), f.dir);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    EXPECT_NE(std::string(error.what()).find("kvasir kv rm"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(find_entry(f.dir, "talk"), again);
+  import_entry(exported("other", counting(0, 12)), f.dir);
+  EXPECT_EQ(f.files(), 2u);
+  const fs::path prefix = exported("", counting(7, 9));
+  import_entry(prefix, f.dir);
+  import_entry(prefix, f.dir);
+  EXPECT_EQ(f.files(), 3u);
+}
+
+TEST(DiskStore, EntriesAreNamedByAllOfANameOrSomeDigits) {
+  Fixture f;
+  DiskStore store(f.options());
+  const auto save = [&](std::string_view name, int32_t from) {
+    TestRow row = f.computed(counting(from, 9));
+    store.save(name, "", row.tokens, row.sequence, "{}");
+  };
+  save("talk", 0);
+  const fs::path talk = find_entry(f.dir, "talk");
+  const std::string digits = talk.filename().native().substr(6);  // behind "saved-"
+  EXPECT_EQ(find_entry(f.dir, talk.filename().native()), talk);
+  EXPECT_EQ(find_entry(f.dir, digits.substr(0, 4)), talk);
+  EXPECT_EQ(find_entry(f.dir, "saved-" + digits.substr(0, 4)), talk);
+  for (const std::string& which : {std::string(), std::string("s"), std::string("saved-"),
+                                   digits.substr(0, 3), "saved-" + digits.substr(0, 3), std::string("tal")})
+    EXPECT_THROW(find_entry(f.dir, which), Error) << which;
+  // A name that another entry's file begins with.
+  save(digits.substr(0, 5), 100);
+  EXPECT_NE(find_entry(f.dir, digits.substr(0, 5)), talk);
+  // Prefixes have no name to be found by.
+  TestRow row = f.computed(counting(50, 9));
+  store.put("", row.tokens, row.sequence);
+  EXPECT_THROW(find_entry(f.dir, ""), Error);
+}
+
+TEST(DiskStore, LookingMakesNoFolder) {
+  Fixture f;
+  auto options = f.options();
+  options.create = false;
+  const auto look = [&] {
+    DiskStore store(options);
+    EXPECT_TRUE(store.entries().empty());
+    EXPECT_THROW(store.load("talk", f.cache), Error);
+  };
+  options.dir = f.dir / "absent";
+  look();
+  EXPECT_FALSE(fs::exists(options.dir));
+  options.dir = f.dir / "empty";
+  fs::create_directories(options.dir);
+  look();
+  EXPECT_TRUE(fs::is_empty(options.dir));
+  EXPECT_TRUE(f.warnings.empty());
+  // What is there is found, and its index may be written.
+  TestRow row = f.computed(counting(0, 9));
+  DiskStore(f.options()).save("talk", "", row.tokens, row.sequence, "{}");
+  DiskStore store([&] {
+    auto there = f.options();
+    there.create = false;
+    return there;
+  }());
+  EXPECT_EQ(store.load("talk", f.cache).tokens, row.tokens);
+}
+
 TEST(DiskStore, CorruptEntriesAreDroppedAndNeverServed) {
   Fixture f;
   fs::path entry, saved;
@@ -231,6 +382,11 @@ TEST(DiskStore, CorruptEntriesAreDroppedAndNeverServed) {
   f.warnings.clear();
   DiskStore store(f.options());
   EXPECT_EQ(f.warnings.size(), 2u);
+  for (const std::string& warning : f.warnings) {  // the path once
+    const size_t at = warning.find(f.dir.string());
+    EXPECT_EQ(at, 0u) << warning;
+    EXPECT_EQ(warning.find(f.dir.string(), at + 1), std::string::npos) << warning;
+  }
   EXPECT_FALSE(fs::exists(entry));
   EXPECT_TRUE(fs::exists(saved));
   EXPECT_TRUE(store.entries().empty());
@@ -401,7 +557,13 @@ TEST(DiskStore, VerbsWithoutAModel) {
   TestRow row{std::move(conversation.sequence), conversation.tokens};
   EXPECT_EQ(difference(row), "");
   flip_byte(imported, 3);
-  EXPECT_NE(verify_store(other.dir)[0].error, "");
+  EXPECT_EQ(list_store(other.dir)[0].error, "");  // of headers
+  const StoredFile damaged = verify_store(other.dir)[0];
+  EXPECT_NE(damaged.error, "");
+  EXPECT_EQ(damaged.header.name, "talk");
+  EXPECT_EQ(damaged.header.tokens.size(), 30u);
+  EXPECT_EQ(damaged.error.find(imported.string()), 0u);
+  EXPECT_EQ(damaged.error.find(imported.string(), 1), std::string::npos) << damaged.error;
   EXPECT_THROW(export_entry(imported, other.dir / "x"), Error);
   EXPECT_THROW(list_store(f.dir / "none"), Error);
 }

@@ -373,6 +373,9 @@ TEST(NumericsKey, EveryPartChangesIt) {
   EXPECT_TRUE(changed([](NumericsParts& p) { p.activations = "bf16"; }));
   EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].window = 8; }));
   EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].codec.k.plain = Dtype::f32; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].codec.v.gpu_compat = true; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].codec.v.guard = false; }));
+  EXPECT_TRUE(changed([](NumericsParts& p) { p.kv[0].codec.k.kind = kv::PlaneCodec::Kind::rotated; }));
   EXPECT_TRUE(changed([](NumericsParts& p) { p.kv_start = 8; }));
   EXPECT_TRUE(changed([](NumericsParts& p) { p.isa = IsaLevel::avx2; }));
   EXPECT_TRUE(changed([](NumericsParts& p) { p.rope = "dynamic:1"; }));

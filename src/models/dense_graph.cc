@@ -104,8 +104,9 @@ ValueId layer_forward(GraphContext& context, int64_t layer, ValueId x, const std
 
 }  // namespace
 
-void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOptions& options,
-                       ProgramBuilder& trunk, ProgramBuilder& head) {
+std::set<ops::ActivationMode> build_dense_graph(const ModelConfig& m, WeightStore& weights,
+                                                const GraphOptions& options, ProgramBuilder& trunk,
+                                                ProgramBuilder& head) {
   GraphContext context{m, weights, options, &trunk, {}};
   const IsaLevel isa = options.isa;
 
@@ -153,6 +154,7 @@ void build_dense_graph(const ModelConfig& m, WeightStore& weights, const GraphOp
     }
     ops::fuse_linear_candidates(head);
   }
+  return std::move(context.modes);
 }
 
 }  // namespace kvasir::models

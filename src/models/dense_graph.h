@@ -11,8 +11,10 @@ namespace kvasir::models {
 // head:  these as inputs -> "hidden" [logits, hidden], the residual stream after the last layer, and "logits"
 //        [logits, vocab] of the step's logit_tokens. No later token needs the rest of the last layer, so a
 //        prompt pays for it once.
-// Asks `weights` for every tensor, in this order; the caller audits.
-void build_dense_graph(const ModelConfig& config, WeightStore& weights, const GraphOptions& options,
-                       program::ProgramBuilder& trunk, program::ProgramBuilder& head);
+// Asks `weights` for every tensor, in this order; the caller audits. Returns the activation modes that
+// products were told (some read finer inputs than that: Inputs).
+std::set<ops::ActivationMode> build_dense_graph(const ModelConfig& config, WeightStore& weights,
+                                                const GraphOptions& options, program::ProgramBuilder& trunk,
+                                                program::ProgramBuilder& head);
 
 }  // namespace kvasir::models

@@ -205,6 +205,24 @@ TEST_F(Loader, QuantizedCheckpointsMatchTheirValues) {
   }
 }
 
+// What runs is in the key, not how it was asked for: a store serves whoever computes the same bits.
+TEST_F(Loader, AutoHasTheKeyOfTheModeThatItComesTo) {
+  for (const auto& [format, mode] : {std::pair{"f32", Activations::f32}, std::pair{"bf16", Activations::bf16},
+                                     std::pair{"gguf-q8_0", Activations::int8}}) {
+    const fs::path file = path_ / (std::string(format) + (format[0] == 'g' ? ".gguf" : ""));
+    synthesize(synth_config("llama", "small", {{"num_hidden_layers", 2}}), synth_format(format), 4, file);
+    const std::vector<int32_t> ids = some_ids(1024);
+    const auto computed = [&](Activations asked) {
+      auto model = Model::load(file, options(asked));
+      return std::pair(model->numerics_key(), TestRunner(*model, 1, 64, 1, 32).run(ids, 24));
+    };
+    const auto automatic = computed(Activations::automatic);
+    EXPECT_EQ(automatic, computed(mode)) << format;
+    for (const Activations other : {Activations::f32, Activations::bf16})
+      EXPECT_EQ(automatic.first == computed(other).first, other == mode) << format;
+  }
+}
+
 // Every activation mode gives equal bits for every chunk and team, on every level that this machine has.
 TEST_F(Loader, BitsDoNotDependOnChunksOrThreadsInAnyMode) {
   const fs::path file = path_ / "m.gguf";

@@ -127,6 +127,11 @@ Layers plan_layers(const ModelConfig& config, const LoadOptions& options, const 
   if (request.model_folder.empty())
     request.model_folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   out.scheme = kv::resolve_scheme(request, layers);
+  if (out.scheme.start > 0 && out.scheme.start >= context)
+    throw_error(ErrorCode::invalid_input,
+                "--kv-start {}: a sequence holds {} tokens (--context), so none would ever be encoded; leave "
+                "--kv out for a plain cache",
+                out.scheme.start, context);
   const std::vector<kv::LayerGeometry>& owners = out.scheme.owners;
   out.shape = out.scheme.shape(options.page_tokens, 0, options.layers_apart);
   const kv::CacheShape& shape = out.shape;
@@ -157,16 +162,18 @@ Layers plan_layers(const ModelConfig& config, const LoadOptions& options, const 
 
 struct Recorded {
   program::Program trunk, head;
+  std::set<ops::ActivationMode> modes;  // of products
 };
 
 Recorded record(const ModelConfig& config, WeightStore& weights, const GraphOptions& graph,
                 const LoadOptions& options) {
   program::ProgramBuilder trunk, head;
-  build_dense_graph(config, weights, graph, trunk, head);
+  std::set<ops::ActivationMode> modes = build_dense_graph(config, weights, graph, trunk, head);
   weights.audit();
   const int logits = options.logits > 0 ? options.logits : options.rows;
   const program::Counts maxima{options.chunk, options.rows, logits};
-  return {std::move(trunk).plan(maxima, options.threads), std::move(head).plan(maxima, options.threads)};
+  return {std::move(trunk).plan(maxima, options.threads), std::move(head).plan(maxima, options.threads),
+          std::move(modes)};
 }
 
 // What both programs take from one arena.
@@ -269,7 +276,9 @@ class PackedModel final : public Model {
 
     parts_.weights = weights_->digest();
     parts_.config = opened.config.canonical_text();
-    parts_.activations = name(options.activations);
+    // Equal bits, equal keys: `auto` is one of the others where all products agree.
+    parts_.activations =
+        programs.modes.size() == 1 ? ops::name(*programs.modes.begin()) : name(options.activations);
     for (const KvGroup& group : memory_.kv_groups) parts_.kv.push_back(group.geometry);
     parts_.kv_start = memory_.kv_shape.start;
     parts_.isa = options.isa;

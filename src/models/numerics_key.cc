@@ -4,35 +4,15 @@
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "kv/cache_shape.h"
 
 namespace kvasir::models {
 namespace {
 
-std::string_view name(kv::PlaneCodec::Kind kind) {
-  switch (kind) {
-    case kv::PlaneCodec::Kind::plain:
-      return "plain";
-    case kv::PlaneCodec::Kind::affine:
-      return "affine";
-    case kv::PlaneCodec::Kind::turbo_key:
-      return "turbo-key";
-    case kv::PlaneCodec::Kind::rotated:
-      return "rotated";
-    case kv::PlaneCodec::Kind::q_0:
-      return "q_0";
-    case kv::PlaneCodec::Kind::rotated_q_0:
-      return "rotated-q_0";
-  }
-  return "?";
-}
-
-std::string text(const kv::PlaneCodec& codec) {
-  std::string out = fmt::format("{}:{}", name(codec.kind), kvasir::name(codec.plain));
-  if (codec.kind != kv::PlaneCodec::Kind::plain)
-    out += fmt::format(":{}:{}:{}", codec.bits, codec.group, kvasir::name(codec.scale_dtype));
-  if (codec.gpu_compat) out += ":gpu_compat";
-  if (!codec.guard) out += ":no-guard";
-  return out;
+// What a codec's own text does not say.
+std::string_view encoder(const kv::PlaneCodec& codec) {
+  if (codec.gpu_compat) return "gpu_compat";
+  return codec.guard ? "default" : "no-guard";
 }
 
 }  // namespace
@@ -47,9 +27,11 @@ std::string canonical_text(const NumericsParts& parts) {
   for (size_t i = 0; i < parts.kv.size(); ++i) {
     // The size of a page is left out: which page holds a token does not show in any bit.
     const kv::GroupGeometry& g = parts.kv[i];
-    out += fmt::format("kv{}=layers:{} heads:{} k:{}:{} v:{}:{} window:{} sinks:{}\n", i, g.layers,
-                       g.kv_heads, g.head_dim_k, text(g.codec.k), g.head_dim_v, text(g.codec.v),
-                       g.window.value_or(0), g.sinks);
+    out += fmt::format("kv{}={}\n", i, kv::describe(g.codec));
+    out += fmt::format("kv{}_plain={}/{}\n", i, kvasir::name(g.codec.k.plain), kvasir::name(g.codec.v.plain));
+    out += fmt::format("kv{}_encoder={}/{}\n", i, encoder(g.codec.k), encoder(g.codec.v));
+    out += fmt::format("kv{}_shape=layers:{} heads:{} k:{} v:{} window:{} sinks:{}\n", i, g.layers,
+                       g.kv_heads, g.head_dim_k, g.head_dim_v, g.window.value_or(0), g.sinks);
   }
   out += fmt::format("isa={}\n", kvasir::name(parts.isa));
   out += fmt::format("device={}\n", parts.device);

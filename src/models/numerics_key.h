@@ -20,9 +20,11 @@ namespace kvasir::models {
 inline constexpr int kKernelSetVersion = 3;
 
 struct NumericsParts {
-  std::string weights;      // hex digest of everything packed, in packing order
-  std::string config;       // canonical text of the resolved configuration (config.h)
-  std::string activations;  // "auto", "f32", "bf16", "int8", "int16": as asked for
+  std::string weights;  // hex digest of everything packed, in packing order
+  std::string config;   // canonical text of the resolved configuration (config.h)
+  // "f32", "bf16", "int8", "int16": what every product was told; "auto": each by the format of its weight,
+  // and these differ.
+  std::string activations;
   std::vector<kv::GroupGeometry> kv;
   int64_t kv_start = 0;  // tokens that stay plain before conversion
   IsaLevel isa = IsaLevel::generic;

@@ -7,12 +7,18 @@ Standard library only.
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+
+try:
+    import pty
+except ImportError:
+    pty = None
 
 from harness import ENV, KVASIR, SMOL, SOURCE, Folder, check, expect_exit, finish, lines_of, read, read_npy, run
 
@@ -212,6 +218,27 @@ def descriptions(at):
     expect_exit(2, "completions", "tcsh", contains="bash|zsh|fish")
 
 
+def session(at, arguments, steps, **environment):
+    """Runs a chat on a terminal; each step waits for some output behind that of the step before, and types an answer."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(KVASIR, [KVASIR, "chat", "smollm2", *([] if "--context" in arguments else ["--context", "512"]), "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
+    seen, mark, deadline = b"", 0, time.time() + 120
+    while time.time() < deadline:
+        while steps and (found := seen.find(steps[0][0], mark)) >= 0:
+            mark = found + len(steps[0][0])
+            os.write(terminal, steps.pop(0)[1])
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+    os.close(terminal)
+    return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def conversations(at):
     base = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 16]
     block = run(*base, stdin=b'"""\nName a colour.\nOne word.\n"""\n')
@@ -258,43 +285,150 @@ def conversations(at):
     hidden, shown = run(*arguments, stdin=b"Hi!\n").stdout, run(*arguments, "--reasoning", "show", stdin=b"Hi!\n").stdout
     check(rows[0]["reasoning"].encode() not in hidden and rows[0]["reasoning"].encode() in shown and b"(thinking)" in shown, "--reasoning show")
     os.remove(thinker)
-    try:
-        import pty
-    except ImportError:
+    if pty is None:
         return
-    def session(arguments, steps, **environment):
-        """Runs a chat on a terminal; each step waits for some output and types an answer."""
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execve(KVASIR, [KVASIR, "chat", "smollm2", *([] if "--context" in arguments else ["--context", "512"]), "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
-        seen, deadline = b"", time.time() + 120
-        while time.time() < deadline:
-            if steps and steps[0][0] in seen:
-                os.write(terminal, steps.pop(0)[1])
-            try:
-                data = os.read(terminal, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            seen += data
-        os.close(terminal)
-        return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    seen, status = session(["--context", "110", "--context-policy", "roll", "--max-tokens", "8"], [(b"leaves", b"My name is Bob.\n"), (b"tokens at", b"a b " * 60 + b"\n"), (b"alone", b"/undo\n"),
-                                                                                                 (b"forgotten)", b"/undo\n"), (b"nothing to forget", b"/quit\n")])
+    seen, status = session(at, ["--context", "110", "--context-policy", "roll", "--max-tokens", "8"],
+                           [(b"> ", b"My name is Bob.\n"), (b"tokens at", b""), (b"> ", b"a b " * 60 + b"\n"), (b"alone", b""), (b"> ", b"/undo\n"), (b"forgotten)", b""), (b"> ", b"/undo\n"),
+                            (b"nothing to forget", b""), (b"> ", b"/quit\n")])
     check(status == 0 and b"nothing to forget" in seen, "roll forgets nothing for a message that is refused: " + repr(seen[-300:]))
     for environment, escapes in (({}, True), ({"NO_COLOR": "1"}, False)):
-        seen, status = session(["--max-tokens", "4"], [(b"leaves", b"Hi\n"), (b"tokens at", b"/quit\n")], **environment)
+        seen, status = session(at, ["--max-tokens", "4"], [(b"> ", b"Hi\n"), (b"tokens at", b""), (b"> ", b"/quit\n")], **environment)
         check(status == 0 and (b"\033[2m" in seen) == escapes, f"on a terminal the speed line is {'dimmed' if escapes else 'plain with NO_COLOR'}")
-    seen, status = session(["--temperature", "0"], [(b"leaves", b"Write a very long story about a whale.\n"), (b"the", b"\x03"), (b"stopped;", b"/quit\n")])
+    seen, status = session(at, ["--temperature", "0"], [(b"> ", b"Write a very long story about a whale.\n"), (b"whale.\r\n", b""), (b"the", b"\x03"), (b"stopped;", b""), (b"> ", b"/quit\n")])
     check(status == 0 and b"[stopped;" in seen.replace(b"\033[2m", b""), "Ctrl-C stops an answer and not the program")
     for locale in ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "", "LANG": ""}, {"LC_ALL": "", "LANG": "xx_XX.UTF-8"}, {"LC_ALL": "C"}):
         typed = "/system caf\u00e9\x7f\u00e9 \u4f60\u597d\U0001f600\x7f!\n".encode()
-        seen, status = session([], [(b"leaves", typed), (b"(system message set", b"/system\n"), (b"!\r\n", b"/quit\n")], **dict(locale, LC_CTYPE=""))
+        seen, status = session(at, [], [(b"> ", typed), (b"(system message set", b""), (b"> ", b"/system\n"), (b"!\r\n", b""), (b"> ", b"/quit\n")], **dict(locale, LC_CTYPE=""))
         check(status == 0 and "/system\r\ncaf\u00e9 \u4f60\u597d!\r\n".encode() in seen, f"any character can be typed and taken back with {locale}: {seen[-150:]}")
-    seen, status = session([], [(b"leaves", b'"""\n'), (b"... ", b"abc\x03"), (b"^C", b"/system\n"), (b"(no system message)", b'"""\n'), (b"... ", b"abc\n"), (b"abc\r\n", b"\x04"),
-                                (b"not finished", b"/quit\n")])
+    seen, status = session(at, [], [(b"> ", b'"""\n'), (b"... ", b"abc\x03"), (b"^C", b""), (b"> ", b"/system\n"), (b"(no system message)", b""), (b"> ", b'"""\n'), (b"... ", b"abc\n"),
+                                    (b"... ", b"\x04"), (b"not finished", b""), (b"> ", b"/quit\n")])
     check(status == 0 and b"tokens at" not in seen and b"(no system message)" in seen, "Ctrl-C and Ctrl-D drop an unfinished block: " + repr(seen[-300:]))
+
+
+def files_in(folder):
+    return sorted(os.path.join(d, f) for d, _, files in os.walk(folder) for f in files)
+
+
+def entries_in(store):
+    return [f for f in files_in(store) if f.endswith(".kvk")]
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def kv_store(at):
+    chat = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 8]
+    store = at("store")
+    run(*chat, "--prompt-cache-dir", store, stdin=b"Name a fruit, and say what it tastes of.\n/save fruit\n")
+    (path,) = entries_in(store)
+    size = os.path.getsize(path)
+
+    # A byte that is not what was stored is noticed without any flag, and nothing is lost.
+    ids = at("ids.json", json.dumps(list(range(300, 400))))
+    rows = at("rows")
+    logits = ["eval", "logits", "smollm2", "--tokens", ids, "--out", at("x.npy")]
+    run(*logits, "--save-at", 90, rows)
+    flip(path, size - 5000)
+    expect_exit(1, *chat, "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"And?\n", contains="tensor hash mismatch")
+    flip(entries_in(rows)[0], os.path.getsize(entries_in(rows)[0]) - 5000)
+    expect_exit(1, *logits, "--resume", rows, contains="tensor hash mismatch")
+    if pty is not None:
+        # The conversation goes on after a /load that fails, with all that the model held of it.
+        for name, says in ((b"fruit", b"tensor hash mismatch"), (b"nope", b"nothing is saved as")):
+            seen, status = session(at, ["--temperature", "0", "--max-tokens", "4", "--prompt-cache-dir", store],
+                                   [(b"> ", b"Say a word of five letters.\n"), (b"tokens at", b""), (b"> ", b"/load " + name + b"\n"), (says, b""), (b"> ", b"/save kept\n"),
+                                    (b"saved as kept", b""), (b"> ", b"/quit\n")])
+            check(status == 0 and b"saved as kept" in seen, f"/load {name.decode()} fails and loses nothing {seen[-300:]}")
+            run("kv", "rm", "kept", "--prompt-cache-dir", store)
+    flip(path, size - 5000)
+    got = run(*chat, "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"And?\n")
+    check(got.returncode == 0, f"once it is sound again it goes on {got.stderr[:200]}")
+
+    # More tokens than there is room for: said in tokens.
+    expect_exit(2, *[32 if word == 512 else word for word in chat], "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"And?\n", contains="the context holds 32")
+    few = at("few.json", json.dumps(list(range(300, 360))))
+    run(*logits, "--save-at", 90, at("rows2"))
+    expect_exit(2, "eval", "logits", "smollm2", "--tokens", few, "--out", at("x.npy"), "--resume", at("rows2"), contains="90 tokens are stored")
+
+    # Whose row it is, in the words of the flags.
+    run(*logits, "--kv", "rot:4", "--save-at", 90, at("rot"))
+    expect_exit(1, *logits, "--kv", "rot:5", "--resume", at("rot"), contains="(SmolLM2-135M-Instruct.Q4_1.gguf: kv0 is rot:4 there and rot:5 here)")
+    check(run(*logits, "--kv", "rot:4", "--activations", "int8", "--resume", at("rot")).returncode == 0, "what auto comes to may resume what auto stored")
+
+    # The verbs of a store: what is said of an entry is what is known of it.
+    def kv(*args):
+        return run("kv", *args, "--prompt-cache-dir", store)
+    (entry,) = entries_in(store)
+    name = os.path.basename(entry)
+    for which in ("", "s", "saved-", name[6:9]):
+        expect_exit(1, "kv", "rm", which, "--prompt-cache-dir", store, contains="no entry")
+    (listed,) = json.loads(kv("ls", "--json").stdout)
+    check(listed["sound"] is None and listed["name"] == "fruit", "kv ls has read the header only")
+    shown = json.loads(kv("show", name[6:12], "--json").stdout)
+    check(shown["sound"] is None and len(shown["tokenizer_hash"]) == 16 and shown["groups"][0]["geometry"].startswith("30 layers"), "kv show --json has the header")
+    text = kv("show", "fruit").stdout.decode()
+    check("activations=int8" in text and "tokenizer_hash" in text and not text.startswith("{"), "kv show is for people")
+    check(json.loads(kv("verify", "--json").stdout)[0]["sound"] is True, "kv verify has read all of it")
+    flip(entry, size - 5000)
+    damaged = kv("verify", "--json")
+    check(damaged.returncode == 1 and {k: json.loads(damaged.stdout)[0][k] for k in ("sound", "name", "tokens")} == {"sound": False, "name": "fruit", "tokens": listed["tokens"]},
+          "a damaged entry keeps its name")
+    check(kv("verify").stdout.count(entry.encode()) == 1, "and its path is printed once")
+    flip(entry, size - 5000)
+    kv("export", "fruit", at("fruit.kvk"))
+    for _ in range(2):
+        kv("import", at("fruit.kvk"))
+    check(len(entries_in(store)) == 1 and kv("show", "fruit").returncode == 0, "importing twice leaves one entry")
+
+    # A limit on file sizes is an error like a full disk.
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+    os.makedirs(at("small"))
+    expect_exit(4, "kv", "export", "fruit", at("small/f.kvk"), "--prompt-cache-dir", store, contains="File too large", preexec_fn=limited)
+    expect_exit(4, *chat, "--prompt-cache-dir", at("small"), stdin=b"Name a fruit, and say what it tastes of.\n/save big\n", contains="File too large", preexec_fn=limited)
+    check(not [f for f in files_in(at("small")) if f.endswith((".kvk", ".tmp"))], "and nothing half-written stays")
+
+    # The plan is what chat takes, to the byte, also where layers have windows; --kv-start is told.
+    run("synth", at("g.gguf"), "--family", "gemma3_text", "--set", "head_dim=64", "--set", "sliding_window=96", "--format", "gguf-q8_0")
+    for flags in ([], ["--kv", "rot:4"], ["--kv", "affine:8", "--kv-start", 100]):
+        plan = json.loads(run("fit", at("g.gguf"), "--context", 512, *flags, "--json").stdout)
+        total = sum(g["pages"] * g["page_bytes"] + g.get("plain_pages", 0) * g.get("plain_page_bytes", 0) for g in plan["kv_groups"])
+        check(plan["kv_bytes"] == total and plan["kv_start"] == (100 if "--kv-start" in flags else 0), f"kv_bytes is derived from what fit says {flags}")
+    check({g["codec"]: g["plain_codec"] for g in plan["kv_groups"]} == {"affine:8:64": "bf16"}, "fit says what comes before the codec")
+    inspected = json.loads(run("inspect", at("g.gguf"), "--context", 512, "--kv", "affine:8", "--kv-start", 100, "--json").stdout)
+    check(inspected["kv"] == plan["kv"] and inspected["kv_start"] == 100 and [g["codec"] for g in inspected["kv_groups"]] == [g["codec"] for g in plan["kv_groups"]], "so does inspect")
+    expect_exit(2, "fit", at("g.gguf"), "--context", 512, "--kv", "affine:8", "--kv-start", 512, contains="--kv-start 512")
+    for flags in (["--no-prompt-cache", "--kv", "rot:4"], ["--prompt-cache", "8M"]):
+        planned = json.loads(run("fit", "smollm2", "--chat", "--context", 512, *flags, "--json").stdout)
+        stats = lines_of(run(*chat, *flags, stdin=b"/stats\n").stdout)[0]
+        check(sum(p["page_bytes"] * p["pages_planned"] for p in stats["pools"]) == planned["kv_bytes"] + planned["prefix_bytes"], f"fit --chat plans the pools of chat {flags}")
+    few_mb = json.loads(run("fit", at("g.gguf"), "--chat", "--context", 512, "--no-prompt-cache", "--json").stdout)
+    plain = json.loads(run("fit", at("g.gguf"), "--context", 512, "--no-prompt-cache", "--json").stdout)
+    check(few_mb["total_bytes"] == plain["chat_total_bytes"] > plain["total_bytes"], "chat needs more where layers have windows, and fit says so")
+    between = (few_mb["total_bytes"] + plain["total_bytes"]) // 2
+    noted = run("fit", at("g.gguf"), "--context", 512, "--no-prompt-cache", "--memory", between)
+    check(noted.returncode == 0 and b"for kvasir chat it does not fit" in noted.stdout, "it says so in words, too")
+    check(run("fit", at("g.gguf"), "--chat", "--context", 512, "--no-prompt-cache", "--memory", between).returncode == 4, "fit --chat refuses it")
+
+    # Measuring is refused before it begins, and leaves what was there.
+    at("kept.json", "[]")
+    measure = ["eval", "kv-sensitivity", at("g.gguf"), "--tokens", at("ten.json", "[1, 2, 3]")]
+    expect_exit(2, *measure, "--out", at("kept.json"), "--bytes", 10, contains="--bytes 10")
+    expect_exit(1, *measure, "--out", at("no/such/kv.json"), contains="No such file or directory")
+    expect_exit(2, *measure, "--out", at("kept.json"), "--codec", "turbo", contains="--codec turbo: 'turbo' is no KV codec")
+    check(read(at("kept.json")) == b"[]", "the table that was there is still there")
+
+    # Who only looks makes nothing.
+    os.makedirs(at("empty"))
+    expect_exit(1, *logits, "--resume", at("empty"), contains="nothing is saved as")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), "--continue", "nope", contains="nothing is saved as")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("absent"), stdin=b"/load nope\n", contains="nothing is saved as")
+    check(not os.listdir(at("empty")) and not os.path.exists(at("absent")), "neither a folder nor an index")
 
 
 def bad_input(at):
@@ -376,7 +510,7 @@ def bad_input(at):
     check(closed.returncode == 1 and len(npy_rows(at("c.npy"))) == 2, "files never land on a closed standard descriptor")
 
 
-sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "input": bad_input}
+sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ struct GraphContext {
   program::ProgramBuilder* builder;
   // Rounded forms of values that products have asked for, by value and activation mode.
   std::map<std::pair<int32_t, int>, program::ValueId> prepared;
+  std::set<ops::ActivationMode> modes = {};  // that products were told, before finer inputs
 
   std::string layer_path(int64_t layer) const;  // "model.layers.3."
 };

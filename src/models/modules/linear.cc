@@ -16,8 +16,8 @@ std::string GraphContext::layer_path(int64_t layer) const {
   return path.replace(at, 3, std::to_string(layer));
 }
 
-ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
-                            const std::string& path, Inputs inputs) {
+ops::ActivationMode mode_of(GraphContext& context, formats::StorageFormat format, const std::string& path,
+                            Inputs inputs) {
   ops::ActivationMode mode = ops::ActivationMode::f32;
   switch (context.options.activations) {
     case Activations::automatic:
@@ -41,6 +41,7 @@ ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat 
                 "{}: {} weights have no integer form, so activations cannot be {}; use --activations f32, "
                 "bf16 or auto",
                 printable(path), formats::name(format), ops::name(mode));
+  context.modes.insert(mode);
   if (mode == ops::ActivationMode::int8 && inputs != Inputs::usual) return ops::ActivationMode::int16;
   return mode;
 }

@@ -49,7 +49,7 @@ program::ValueId prepared_form(GraphContext& context, program::ValueId x, ops::A
 
 // The activation mode of a weight. Throws Error{unsupported} naming `path` for int8 and int16 with a weight
 // that has no integer form.
-ops::ActivationMode mode_of(const GraphContext& context, formats::StorageFormat format,
-                            const std::string& path, Inputs inputs);
+ops::ActivationMode mode_of(GraphContext& context, formats::StorageFormat format, const std::string& path,
+                            Inputs inputs);
 
 }  // namespace kvasir::models

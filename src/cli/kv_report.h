@@ -1,0 +1,16 @@
+// How `fit` and `inspect` tell what is stored of keys and values.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "models/model.h"
+
+namespace kvasir::cli {
+
+// `start`: tokens that stay plain before a row converts (CacheShape::start).
+nlohmann::ordered_json kv_groups_json(std::span<const models::KvGroup> groups, int32_t start);
+std::string kv_group_text(const models::KvGroup& group, int32_t start);
+
+}  // namespace kvasir::cli
