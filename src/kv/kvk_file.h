@@ -127,6 +127,9 @@ struct WriteWatch {
 uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence,
                    const WriteWatch& watch = {});
 
+// What such a file takes, but for a header of more than one block: from the sequence's page counts alone.
+uint64_t kvk_bytes_about(const Sequence& sequence);
+
 // Rewrites a file in the other layout or with another page size (0 for dense), from canonical bytes alone.
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,
                      int page_tokens);

@@ -193,6 +193,15 @@ void fill_page(const KvkGroup& group, int32_t offset, uint32_t index, std::span<
 
 }  // namespace
 
+uint64_t kvk_bytes_about(const Sequence& sequence) {
+  const Row& row = SequenceAccess::row(sequence);
+  uint64_t bytes = kKvkAlignment + align_up(sequence.state().size(), kKvkAlignment);
+  for (size_t g = 0; g < row.cache->groups(); ++g)
+    bytes += sequence.pages(g) *
+             align_up(page_form(row.cache->layout(g, row.encoded).geometry()).page_bytes, kKvkAlignment);
+  return bytes;
+}
+
 uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence,
                    const WriteWatch& watch) {
   const Row& row = SequenceAccess::row(sequence);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/kvk_file.h"
 #include "kv/tokens.h"
 
 namespace kvasir::kv {
@@ -144,7 +145,7 @@ std::vector<WriteBehind::Marked> WriteBehind::marked(uint64_t room, bool one_at_
   if (open == 0) return found;
   uint64_t bytes = 0;
   tree_.each_point([&](std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
-    bytes += sequence.physical_bytes();
+    bytes += kvk_bytes_about(sequence);
     if (bytes > room && !(one_at_least && found.empty())) return false;
     const Mark* mark = find(key, tokens);
     if (mark == nullptr || mark->state == Mark::State::queued) return true;

@@ -379,7 +379,9 @@ TEST(WriteBehind, ClosingWritesWhatIsLeftAndEndsInTime) {
 // Beyond the store's cap the last used are kept, and nothing is written to be evicted at once.
 TEST(WriteBehind, ClosingKeepsWithinTheStoresCap) {
   Fixture probe;
-  const uint64_t each = probe.computed(counting(0, 100)).sequence.physical_bytes();
+  const TestRow row = probe.computed(counting(0, 100));
+  ASSERT_TRUE(probe.store->put("", row.tokens, row.sequence));
+  const uint64_t each = fs::file_size(probe.store->entries()[0].path);
   Fixture f({.store_cap = 3 * each + each / 2});
   for (int32_t i = 0; i < 8; ++i) f.turn(counting(1000 * i, 100));
   const WriteBehind::Flushed flushed = f.writing->flush(20s);
