@@ -22,7 +22,7 @@ import numpy as np
 from kl import BLOCK_ELEMENTS, log_softmax
 
 MODES = ("bf16", "int8", "int16")
-COLUMNS = (*MODES, "llama", "format")
+COLUMNS = {**{mode: mode for mode in MODES}, "llama": "llama.cpp", "format": "the format"}
 
 
 def divergences(reference, others):
@@ -45,10 +45,9 @@ def divergences(reference, others):
 
 
 def formats_of(kvasir, path):
-    done = subprocess.run([kvasir, "inspect", path, "--json"], capture_output=True, text=True, check=True)
-    listed = json.loads(done.stdout)["weight_formats"]
-    count = {name: int(n) for name, n in (part.rsplit(" x ", 1) for part in listed.split(", "))}
-    return {name: n for name, n in count.items() if name != "f32" or len(count) == 1}
+    done = subprocess.run([kvasir, "inspect", path, "--tensors", "--json"], capture_output=True, text=True, check=True)
+    matrices = [tensor["format"] for tensor in json.loads(done.stdout)["tensors"] if len(tensor["shape"]) > 1]
+    return {name: matrices.count(name) for name in sorted(set(matrices))}
 
 
 def logits(command, out):
@@ -82,12 +81,17 @@ def measure(arguments, model, folder, plain):
     return entry
 
 
+def cell(figures):
+    if figures is None:
+        return "-"
+    return "refused" if "refused" in figures else "0" if abs(figures["mean_kl"]) < 1e-12 else f"{figures['mean_kl']:.2e}"
+
+
 def print_table(results):
-    print("| file | formats of its matrices | " + " | ".join(COLUMNS) + " |\n| --- | --- |" + " ---: |" * len(COLUMNS))
+    print("| file | formats of its matrices | " + " | ".join(COLUMNS.values()) + " |\n| --- | --- |" + " ---: |" * len(COLUMNS))
     for name, entry in results.items():
-        cells = ["-" if column not in entry else f"{entry[column]['mean_kl']:.2e}" if "mean_kl" in entry[column] else "refused" for column in COLUMNS]
         formats = ", ".join(f"{f} x {n}" for f, n in sorted(entry["tensors"].items(), key=lambda item: -item[1]))
-        print(f"| {name.replace('/', ' ')} | {formats} | " + " | ".join(cells) + " |")
+        print(f"| {name.replace('/', ' ')} | {formats} | " + " | ".join(cell(entry.get(column)) for column in COLUMNS) + " |")
 
 
 def main():

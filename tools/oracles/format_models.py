@@ -22,6 +22,7 @@ LAYERS = {"MXFP4": "mxfp4", "NVFP4": "nvfp4"}
 # These ruin a whole model of this size: the down projections alone, the rest in q8_0.
 DOWN = {kind: kind.lower() for kind in "IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ2_0 TQ1_0 Q1_0".split()} | {"Q2_0-down": "q2_0"}
 MLX = {f"mlx-affine-{bits}-{group}": ("affine", bits, group) for group in (32, 64, 128) for bits in (2, 3, 4, 5, 6, 8)}
+MLX |= {f"mlx-affine-2-{group}-down": ("affine", 2, group) for group in (32, 64, 128)}  # the rest in 8 bits, as an override of every other module
 MLX |= {"mlx-mxfp4": ("mxfp4", 4, 32), "mlx-mxfp8": ("mxfp8", 8, 32), "mlx-nvfp4": ("nvfp4", 4, 16)}
 GPTQ = {f"gptq-{bits}-{group}": (bits, group) for bits, group in ((2, 32), (4, 64), (8, 64))}
 FP8 = {"fp8-128": "float8_e4m3fn", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
@@ -60,15 +61,19 @@ def hf_folder(source, folder):
     (folder / "config.json").write_text(json.dumps(config, indent=1, default=str) + "\n")
 
 
-def mlx_folder(folder, target, mode, bits, group):
+def mlx_folder(folder, target, mode, bits, group, down_alone):
     import mlx.core as mx
     from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
     mx.set_default_device(mx.cpu)
     model, config = load_model(folder, lazy=True)
 
-    def sizes(path, module):  # a width that the group does not divide takes groups of 64
-        return hasattr(module, "to_quantized") and (module.weight.shape[-1] % group == 0 or {"group_size": 64, "bits": bits, "mode": mode})
+    def sizes(path, module):
+        if not hasattr(module, "to_quantized"):
+            return False
+        if down_alone and "down_proj" not in path:
+            return {"group_size": 64, "bits": 8, "mode": mode}
+        return True
 
     model, config = quantize_model(model, config, group, bits, mode, quant_predicate=sizes)
     save_model(target, model)
@@ -113,7 +118,8 @@ def other_folder(folder, target, kind):
     config = json.loads((folder / "config.json").read_text())
     if kind in GPTQ:
         bits, group = GPTQ[kind]
-        config["quantization_config"] = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, "sym": False, "checkpoint_format": "gptq_v2"}
+        config["quantization_config"] = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, "sym": False,
+                                         "checkpoint_format": "gptq_v2"}
     elif kind == "fp8-128":
         config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
     target.mkdir()
@@ -138,8 +144,8 @@ def main():
         if not f32.exists():
             quantize(arguments.llama, arguments.source, f32, matrix, "F32")
         if wanted(DOWN) and not matrix.exists():
-            subprocess.run([arguments.llama / "llama-imatrix", "-m", f32, "-f", arguments.text, "-o", matrix, "--chunks", "8", "-c", "512", "--no-ppl", "-t", "1"],
-                           check=True, capture_output=True)
+            subprocess.run([arguments.llama / "llama-imatrix", "-m", f32, "-f", arguments.text, "-o", matrix, "--chunks", "8", "-c", "512",
+                            "--no-ppl", "-t", "1"], check=True, capture_output=True)
         for kind in wanted([*WHOLE, *LAYERS, *DOWN]):
             if not path(f"{kind}.gguf").exists():
                 quantize(arguments.llama, f32, path(f"{kind}.gguf"), matrix, kind)
@@ -150,7 +156,7 @@ def main():
         if path(kind).exists():
             continue
         if kind in MLX:
-            mlx_folder(folder, path(kind), *MLX[kind])
+            mlx_folder(folder, path(kind), *MLX[kind], kind.endswith("-down"))
         else:
             other_folder(folder, path(kind), kind)
         print(path(kind), flush=True)
