@@ -37,7 +37,10 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
            "KV cache codec: f32, f16, bf16, affine:BITS[:GROUP], turbo[:K,V], rot:BITS, q8_0 to q3_0, "
            "rot:q8_0 to rot:q3_0, K/V, "
            "config[:FILE], "
-           "auto:BYTES[:FILE]");
+           "auto:BYTES[:FILE]")
+      ->each([](const std::string& spec) {
+        if (spec.empty()) refuse_value(spec, "a codec");
+      });
   add_list(group, "--kv-layer", kv_layer, "A[-B]=CODEC", "Codec of some layers");
   add_whole(group, "--kv-start", kv_start, "Tokens that stay plain before a row converts", 0);
   add_choice(group, "--kv-plain", kv_plain, {"f32", "f16", "bf16"}, "Plain type of encoded layers");

@@ -61,9 +61,14 @@ int list(const KvFlags& flags, bool verify) {
   }
   if (flags.json) print_json(all, 1);
   if (!flags.json && !verify && files.empty()) std::printf("nothing is stored in %s\n", dir.c_str());
-  if (!flags.json && verify)
-    std::printf("%zu entries, %s\n", files.size(), sound ? "all sound" : "some damaged");
-  return sound || !verify ? kExitDone : kExitFailure;
+  if (!verify) return kExitDone;
+  if (!sound) {
+    const auto damaged = std::ranges::count_if(files, [](const auto& file) { return !file.error.empty(); });
+    throw_error(ErrorCode::corrupt_file, "{}: {} of {} entries damaged", printable(dir.string()), damaged,
+                files.size());
+  }
+  if (!flags.json) std::printf("%zu entries, all sound\n", files.size());
+  return kExitDone;
 }
 
 // Everything that a header says but its tokens and the places of its tensors.

@@ -20,6 +20,10 @@ bool parse(const std::string& text, T& value) {
 
 }  // namespace
 
+void refuse_value(const std::string& text, const std::string& expected) {
+  throw CLI::ValidationError(fmt::format("'{}' is not {}", printable(text), expected));
+}
+
 int64_t parse_whole(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
   int64_t value = 0;
   if (parse(text, value) && value >= least && value <= most) return value;
@@ -76,9 +80,8 @@ CLI::Option* add_text(CLI::App& app, const std::string& names, std::string& targ
 
 CLI::Option* add_output(CLI::App& app, const std::string& names, std::string& target,
                         const std::string& help) {
-  const std::string flag = names.substr(0, names.find(','));
-  return add_text(app, names, target, kFileValue, help)->each([flag](const std::string& path) {
-    if (path == "-") refuse(flag, path, "a file: /dev/stdout is standard output, ./- a file of that name");
+  return add_text(app, names, target, kFileValue, help)->each([](const std::string& path) {
+    if (path == "-") refuse_value(path, "a file: /dev/stdout is standard output, ./- a file of that name");
   });
 }
 
@@ -105,7 +108,7 @@ CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::
 
 CLI::Option* add_stop(CLI::App& app, std::vector<std::string>& target, const std::string& help) {
   return add_list(app, "--stop", target, "TEXT", help)->each([](const std::string& text) {
-    if (text.empty()) refuse("--stop", text, "a text: nothing ends an answer when it is left out");
+    if (text.empty()) refuse_value(text, "a text: nothing ends an answer when it is left out");
   });
 }
 

@@ -21,6 +21,9 @@ inline constexpr char kFolderValue[] = "DIR";
 inline constexpr char kModelValue[] = "MODEL";
 inline constexpr char kModelHelp[] = "GGUF file, model folder, or short name";
 
+// In CLI::Option::each, which names the flag. Throws CLI::ValidationError.
+[[noreturn]] void refuse_value(const std::string& text, const std::string& expected);
+
 // Throw CLI::ValidationError naming the flag, the text and what was expected.
 int64_t parse_whole(const std::string& flag, const std::string& text, int64_t least, int64_t most);
 uint64_t parse_unsigned(const std::string& flag, const std::string& text);

@@ -162,7 +162,8 @@ def main(folder):
     with open(entry, "r+b") as file:
         file.seek(-100, 2)
         file.write(b"\xa5" * 50)
-    check(run("kv", "verify", store).returncode == 1, "kv verify finds a damaged entry")
+    expect_exit(1, "kv", "verify", store, contains=" entries damaged")
+    expect_exit(2, "fit", "smollm2", "--kv", "", contains="--kv: '' is not a codec")
 
     # A configuration that cannot be is the file's fault; what a flag says is the user's.
     run("synth", path("bad"))
