@@ -70,6 +70,8 @@ def measure(arguments, model, folder, plain):
     if problem:
         return entry | {"problem": problem}
     made = {mode: ours(mode) for mode in MODES}
+    if made["int8"][1] and len(entry["tensors"]) > 1:  # a weight without an integer form beside others: what `auto` does with both
+        made["auto"] = ours("auto")
     if model.suffix == ".gguf":
         out = folder / "llama.npy"
         made["llama"] = logits([arguments.llama_logits, model, folder / "ids.json", out], out)
@@ -81,17 +83,20 @@ def measure(arguments, model, folder, plain):
     return entry
 
 
-def cell(figures):
+def cell(entry, column):
+    figures = entry.get(column)
     if figures is None:
         return "-"
-    return "refused" if "refused" in figures else "0" if abs(figures["mean_kl"]) < 1e-12 else f"{figures['mean_kl']:.2e}"
+    if "refused" in figures:
+        return f"auto {entry['auto']['mean_kl']:.2e}" if column == "int8" and "auto" in entry else "refused"
+    return "0" if abs(figures["mean_kl"]) < 1e-12 else f"{figures['mean_kl']:.2e}"
 
 
 def print_table(results):
     print("| file | formats of its matrices | " + " | ".join(COLUMNS.values()) + " |\n| --- | --- |" + " ---: |" * len(COLUMNS))
     for name, entry in results.items():
         formats = ", ".join(f"{f} x {n}" for f, n in sorted(entry["tensors"].items(), key=lambda item: -item[1]))
-        print(f"| {name.replace('/', ' ')} | {formats} | " + " | ".join(cell(entry.get(column)) for column in COLUMNS) + " |")
+        print(f"| {name.replace('/', ' ')} | {formats} | " + " | ".join(cell(entry, column) for column in COLUMNS) + " |")
 
 
 def main():

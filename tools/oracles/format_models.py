@@ -20,7 +20,9 @@ WHOLE = "F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_1 Q5_0 Q4_K_M Q4_1 Q4_0 IQ4_NL IQ4_XS 
 # No target of llama-quantize for a dense model: every matrix of the layers, the rest in q8_0.
 LAYERS = {"MXFP4": "mxfp4", "NVFP4": "nvfp4"}
 # These ruin a whole model of this size: the down projections alone, the rest in q8_0.
-DOWN = {kind: kind.lower() for kind in "IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ2_0 TQ1_0 Q1_0".split()} | {"Q2_0-down": "q2_0"}
+DOWN = {f"{kind}-down": f"ffn_down={kind.lower()}" for kind in "IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S".split()}
+# ... and even that: of five layers alone.
+DOWN |= {f"{kind}-five": rf"blk\.1[0-4]\.ffn_down={kind.lower()}" for kind in "TQ2_0 TQ1_0 Q2_0 Q1_0".split()}
 MLX = {f"mlx-affine-{bits}-{group}": ("affine", bits, group) for group in (32, 64, 128) for bits in (2, 3, 4, 5, 6, 8)}
 MLX |= {f"mlx-affine-2-{group}-down": ("affine", 2, group) for group in (32, 64, 128)}  # the rest in 8 bits, as an override of every other module
 MLX |= {"mlx-mxfp4": ("mxfp4", 4, 32), "mlx-mxfp8": ("mxfp8", 8, 32), "mlx-nvfp4": ("nvfp4", 4, 16)}
@@ -35,7 +37,7 @@ def quantize(llama, source, target, matrix, kind):
     if kind in LAYERS:
         options += ["--tensor-type", f"blk.*={LAYERS[kind]}"]
     if kind in DOWN:
-        options += ["--tensor-type", f"ffn_down={DOWN[kind]}"]
+        options += ["--tensor-type", DOWN[kind]]
     part = target.with_suffix(".part")
     done = subprocess.run([llama / "llama-quantize", *options, source, part, kind if kind in WHOLE else "Q8_0", "1"], capture_output=True, text=True)
     if done.returncode == 0:
