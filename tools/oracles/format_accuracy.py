@@ -88,7 +88,8 @@ def cell(entry, column):
     if figures is None:
         return "-"
     if "refused" in figures:
-        return f"auto {entry['auto']['mean_kl']:.2e}" if column == "int8" and "auto" in entry else "refused"
+        mixed = column == "int8" and "auto" in entry and entry["auto"] != entry["bf16"]
+        return f"auto {entry['auto']['mean_kl']:.2e}" if mixed else "refused"
     return "0" if abs(figures["mean_kl"]) < 1e-12 else f"{figures['mean_kl']:.2e}"
 
 

@@ -19,8 +19,8 @@ import numpy as np
 WHOLE = "F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_1 Q5_0 Q4_K_M Q4_1 Q4_0 IQ4_NL IQ4_XS Q3_K_M Q2_K IQ3_S Q2_0".split()
 # No target of llama-quantize for a dense model: every matrix of the layers, the rest in q8_0.
 LAYERS = {"MXFP4": "mxfp4", "NVFP4": "nvfp4"}
-# These ruin a whole model of this size: the down projections alone, the rest in q8_0.
-DOWN = {f"{kind}-down": f"ffn_down={kind.lower()}" for kind in "IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S".split()}
+# These ruin a whole model of this size, or their targets hold none of them here: the down projections alone, the rest in q8_0.
+DOWN = {f"{kind}-down": f"ffn_down={kind.lower()}" for kind in "Q3_K Q2_K IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S".split()}
 # ... and even that: of five layers alone.
 DOWN |= {f"{kind}-five": rf"blk\.1[0-4]\.ffn_down={kind.lower()}" for kind in "TQ2_0 TQ1_0 Q2_0 Q1_0".split()}
 MLX = {f"mlx-affine-{bits}-{group}": ("affine", bits, group) for group in (32, 64, 128) for bits in (2, 3, 4, 5, 6, 8)}
