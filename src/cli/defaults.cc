@@ -102,6 +102,11 @@ std::vector<std::string> without_negations(const CLI::App& command, std::vector<
 
 // One line for each variable KVASIR_... that nothing here reads.
 void note_unknown_variables(const std::vector<CLI::App*>& commands) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (const std::string_view text = *entry; text.starts_with(kPrefix))
+      variables.emplace_back(text.substr(0, text.find('=')));
+  if (variables.empty()) return;
   std::vector<std::string> known = {"CONFIG", "MODEL", "MODELS"};
   for (CLI::App* command : commands) {
     std::vector<CLI::Option*> options;
@@ -110,9 +115,7 @@ void note_unknown_variables(const std::vector<CLI::App*>& commands) {
       for (const std::string& name : option->get_lnames())
         known.push_back(environment_name(name).substr(kPrefix.size()));
   }
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string variable = std::string(*entry).substr(0, std::string_view(*entry).find('='));
-    if (!variable.starts_with(kPrefix)) continue;
+  for (const std::string& variable : variables) {
     const std::string name = variable.substr(kPrefix.size());
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string near = nearest_name(name, known);

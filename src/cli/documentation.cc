@@ -21,9 +21,7 @@ void add_completions(CLI::App& app, Invocation& invocation) {
       "An installed kvasir brings all three.");
   command->callback([&app, shell, &invocation] {
     invocation.work = [&app, shell] {
-      std::vector<std::string> names;
-      for (const StarterModel& model : starter_models()) names.emplace_back(model.short_name);
-      std::fputs(completion_script(describe(app), *shell, names).c_str(), stdout);
+      std::fputs(completion_script(describe(app), *shell, starter_names()).c_str(), stdout);
       return kExitDone;
     };
   });

@@ -24,6 +24,7 @@ struct FitFlags {
 engine::MemoryReport plan(const FitFlags& flags, const std::filesystem::path& path, bool chat) {
   engine::EngineOptions options = flags.load.options();
   options.checkpoints = chat;
+  if (chat != flags.chat) options.load.note = {};  // said by the plan that was asked for
   flags.prefixes.apply(options, chat);
   return engine::Engine::plan(path, options);
 }

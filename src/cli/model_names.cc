@@ -1,5 +1,6 @@
 #include "cli/model_names.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <optional>
 
@@ -137,12 +138,8 @@ fs::path resolve_model(const std::string& model) {
                                   printable(name)),
                 similar_names(models, model));
   }
-  std::string known;
-  std::vector<std::string> names;
-  for (const StarterModel& starter : starter_models()) {
-    names.emplace_back(starter.short_name);
-    known += (known.empty() ? "" : ", ") + names.back();
-  }
+  std::vector<std::string> names = starter_names();
+  const std::string known = fmt::format("{}", fmt::join(names, ", "));
   for (const hub::LocalModel& one : models) names.push_back(one.name);
   throw Error(
       ErrorCode::not_found,

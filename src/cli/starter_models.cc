@@ -36,6 +36,12 @@ const StarterModel* find_starter(std::string_view short_name) {
   return nullptr;
 }
 
+std::vector<std::string> starter_names() {
+  std::vector<std::string> names;
+  for (const StarterModel& model : starter_models()) names.emplace_back(model.short_name);
+  return names;
+}
+
 std::filesystem::path models_folder() {
   if (const std::string folder = environment("KVASIR_MODELS"); !folder.empty()) return folder;
   return user_folder("XDG_DATA_HOME", ".local/share") / "kvasir" / "models";

@@ -22,6 +22,7 @@ struct StarterModel {
 
 std::span<const StarterModel> starter_models();
 const StarterModel* find_starter(std::string_view short_name);
+std::vector<std::string> starter_names();
 
 // $KVASIR_MODELS, else $XDG_DATA_HOME/kvasir/models, else ~/.local/share/kvasir/models.
 std::filesystem::path models_folder();

@@ -11,14 +11,14 @@ constexpr int64_t kLargest = 2147483647;
 constexpr char kCount[] = "a whole number from 1 to 2147483647";
 constexpr char kSize[] = "a whole number from 0 to 2147483647";
 
+}  // namespace
+
 std::string shown(const nlohmann::json& value) {
   // JSON has no word for these: dump() writes null.
   if (value.is_number_float() && !std::isfinite(value.get<double>()))
     return fmt::format("{}", value.get<double>());
   return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
-
-}  // namespace
 
 ConfigFields::ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read)
     : object_(&object), where_(std::move(where)), read_(read) {

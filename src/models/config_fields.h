@@ -12,6 +12,9 @@
 
 namespace kvasir::models {
 
+// A value as a message shows it: printable, on one line.
+std::string shown(const nlohmann::json& value);
+
 class ConfigFields {
  public:
   // `object` outlives this; `where` is what messages call it ("config.json of SmolLM2"). The keys that are

@@ -481,8 +481,7 @@ void olmo(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   for (const auto& [key, value] : fixed)
     if (const nlohmann::json* given = f.find(key); given != nullptr && *given != value)
       throw_error(ErrorCode::unsupported, "{}: {} is {}; supported in OLMo's original layout: {}", f.where(),
-                  key, printable(given->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
-                  value.dump());
+                  key, shown(*given), value.dump());
   no_bias(m);
   m.fused_qkv = FusedQkv::concat;
   m.fused_mlp = FusedMlp::up_gate;
