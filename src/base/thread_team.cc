@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "base/error.h"
+#include "base/signal_block.h"
 
 namespace kvasir {
 namespace {
@@ -68,6 +69,7 @@ void end_workers(std::atomic<bool>& stopping, std::atomic<uint32_t>& generation,
 ThreadTeam::ThreadTeam(int threads, const std::vector<int>& cpus) : size_(threads) {
   KVASIR_CHECK(threads >= 1);
   workers_.reserve(static_cast<size_t>(threads - 1));
+  const SignalBlock block;
   try {
     for (int member = 1; member < threads; ++member) {
       const int cpu = cpus.empty() ? -1 : cpus[static_cast<size_t>(member) % cpus.size()];

@@ -16,6 +16,7 @@
 
 namespace kvasir {
 
+// Its workers take no signals (base/signal_block.h).
 class ThreadTeam {
  public:
   // `threads` >= 1, including the caller. Workers are pinned to cpus[1], cpus[2], ... when `cpus` is not

@@ -1,6 +1,8 @@
 #include "base/thread_team.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
 #include <stdexcept>
@@ -16,6 +18,24 @@ TEST(ThreadTeam, RunsEveryMemberOnce) {
     for (int round = 0; round < 100; ++round)
       team.run([&](int member) { ++calls[static_cast<size_t>(member)]; });
     for (int count : calls) EXPECT_EQ(count, 100);
+  }
+}
+
+TEST(ThreadTeam, MembersTakeNoSignalsOfTheProcess) {
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ThreadTeam team(3);
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (const int signal : {SIGINT, SIGTERM, SIGCONT, SIGWINCH, SIGUSR1, SIGSEGV, SIGBUS, SIGPROF}) {
+    EXPECT_EQ(sigismember(&before, signal), sigismember(&after, signal)) << signal;
+    const bool own = signal == SIGSEGV || signal == SIGBUS || signal == SIGPROF;
+    std::vector<int> blocked(3, -1);
+    team.run([&](int member) {
+      sigset_t mask;
+      pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+      blocked[static_cast<size_t>(member)] = sigismember(&mask, signal);
+    });
+    EXPECT_EQ(blocked, (std::vector<int>{sigismember(&before, signal), own ? 0 : 1, own ? 0 : 1})) << signal;
   }
 }
 

@@ -569,7 +569,7 @@ int chat(const ChatFlags& flags) {
   if (!flags.resume.empty()) conversation.load(flags.resume);
   LineEditor editor(flags.no_history ? std::filesystem::path() : state_folder() / "history");
   while (!output_failed()) {
-    if (!terminal && interrupted()) break;
+    if (terminated() || (!terminal && interrupted())) break;
     try {
       const std::optional<std::string> line = editor.read("> ");
       if (!line) break;
@@ -591,7 +591,7 @@ int chat(const ChatFlags& flags) {
     }
   }
   if (terminal) std::printf("\n");
-  if (!terminal && interrupted()) throw Error(ErrorCode::cancelled, "interrupted");
+  if (terminated() || (!terminal && interrupted())) throw Error(ErrorCode::cancelled, "interrupted");
   return kExitDone;
 }
 

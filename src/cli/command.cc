@@ -11,15 +11,15 @@
 namespace kvasir::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupt_flag = 0;
+volatile std::sig_atomic_t interrupt_flag = 0;  // the signal
 
-extern "C" void on_interrupt(int) {
+extern "C" void on_interrupt(int signal) {
   // A second signal while the first is still unhandled ends the process: the user means it.
   if (interrupt_flag != 0) {
     remove_partial_files();
     ::_exit(kExitInterrupted);
   }
-  interrupt_flag = 1;
+  interrupt_flag = signal;
 }
 
 // Option groups are nameless subcommands, and hold options of their own.
@@ -64,8 +64,11 @@ std::string nearest_command(const CLI::App& app, const std::string& unknown) {
 bool interrupted() {
   return interrupt_flag != 0;
 }
+bool terminated() {
+  return interrupt_flag == SIGTERM;
+}
 void clear_interrupt() {
-  interrupt_flag = 0;
+  if (!terminated()) interrupt_flag = 0;
 }
 
 void install_interrupt_handler() {

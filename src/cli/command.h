@@ -56,8 +56,10 @@ std::string nearest_option(const CLI::App& app, const std::string& unknown);
 std::string nearest_command(const CLI::App& app, const std::string& unknown);
 
 // Set by SIGINT (and SIGTERM) once the handler is installed, which commands do whose long work polls it
-// between steps; the others end at once. Cleared by whoever handles it.
+// between steps; the others end at once. Whoever handles it clears it; SIGTERM stays, as it is meant for the
+// whole process.
 bool interrupted();
+bool terminated();
 void clear_interrupt();
 void install_interrupt_handler();
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -28,8 +29,9 @@ class LineEditor {
     Ending ending = Ending::line;
   };
   Line read_line(const std::string& prompt);
+  struct Terminal;
   std::filesystem::path history_file_;
-  bool terminal_;
+  std::unique_ptr<Terminal> terminal_;  // none where input or output is no terminal
 };
 
 }  // namespace kvasir::cli

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file_error.h"
+#include "base/signal_block.h"
 #include "hub/blob_writer.h"
 #include "hub/headers.h"
 
@@ -185,6 +186,7 @@ DownloadOutcome Downloader::run() {
   std::vector<std::thread> threads;
   threads.reserve(count);
   try {
+    const SignalBlock block;
     for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
   } catch (const std::exception&) {
     // As many connections as the system gives threads for.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/signal_block.h"
 
 namespace kvasir::kv {
 
@@ -49,7 +50,10 @@ void SpillQueue::enqueue(std::unique_ptr<Item> item) {
   {
     const std::lock_guard lock(mutex_);
     // Before anything is counted: a thread that cannot be started is the caller's to hear of.
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (!thread_.joinable()) {
+      const SignalBlock block;
+      thread_ = std::thread([this] { run(); });
+    }
     const bool snapshot = item->action == nullptr;
     stats_.pushed += snapshot;
     stats_.pending += snapshot;

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -218,16 +219,20 @@ def descriptions(at):
     expect_exit(2, "completions", "tcsh", contains="bash|zsh|fish")
 
 
-def session(at, arguments, steps, **environment):
-    """Runs a chat on a terminal; each step waits for some output behind that of the step before, and types an answer."""
+def session(at, arguments, steps, shell=(), **environment):
+    """Runs a chat on a terminal; each step waits for some output behind that of the step before, and types an answer (or calls it with the process)."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(KVASIR, [KVASIR, "chat", "smollm2", *([] if "--context" in arguments else ["--context", "512"]), "--no-history", *arguments], dict(ENV, TERM="xterm", HOME=at.path, **environment))
-    seen, mark, deadline = b"", 0, time.time() + 120
+        command = [*shell, KVASIR, "chat", "smollm2", *([] if "--context" in arguments else ["--context", "512"]), "--no-history", *arguments]
+        os.execvpe(command[0], command, dict(ENV, TERM="xterm", HOME=at.path, **environment))
+    seen, mark, deadline = b"", 0, time.time() + 60
     while time.time() < deadline:
         while steps and (found := seen.find(steps[0][0], mark)) >= 0:
             mark = found + len(steps[0][0])
-            os.write(terminal, steps.pop(0)[1])
+            _, answer = steps.pop(0)
+            answer(pid) if callable(answer) else os.write(terminal, answer)
+        if not select.select([terminal], [], [], 1)[0]:
+            continue
         try:
             data = os.read(terminal, 65536)
         except OSError:
@@ -235,6 +240,8 @@ def session(at, arguments, steps, **environment):
         if not data:
             break
         seen += data
+    else:
+        os.kill(pid, signal.SIGKILL)  # it waits for what nobody types: its status says so
     os.close(terminal)
     return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -303,6 +310,14 @@ def conversations(at):
     seen, status = session(at, [], [(b"> ", b'"""\n'), (b"... ", b"abc\x03"), (b"^C", b""), (b"> ", b"/system\n"), (b"(no system message)", b""), (b"> ", b'"""\n'), (b"... ", b"abc\n"),
                                     (b"... ", b"\x04"), (b"not finished", b""), (b"> ", b"/quit\n")])
     check(status == 0 and b"tokens at" not in seen and b"(no system message)" in seen, "Ctrl-C and Ctrl-D drop an unfinished block: " + repr(seen[-300:]))
+    seen, status = session(at, [], [(b"> ", b"/system abc\x03"), (b"^C", b""), (b"> ", b"/system a\tb\x1b[Hx\x1b[H\x1b[3~\n"), (b"(system message set", b""), (b"> ", b"/system\n"), (b"a\tb\r\n", b""), (b"> ", b"/quit\n")])
+    check(status == 0, "Ctrl-C drops a line; Home, Delete and a tab are keys: " + repr(seen[-300:]))
+    # A shell that runs jobs gets the terminal when one stops.
+    seen, status = session(at, [], [(b"> ", b"/sys"), (b"/sys", b"\x1a"), (b"it stopped", b""), (b"> /sys", b"tem\n"), (b"(no system message)", b""), (b"> ", b"/quit\n")],
+                           shell=["bash", "--norc", "-c", 'set -m; "$@"; echo "it stopped"; fg > /dev/null', "bash"])
+    check(status == 0 and b"(no system message)" in seen, "Ctrl-Z stops the program, and the line goes on afterwards: " + repr(seen[-300:]))
+    seen, status = session(at, [], [(b"> ", lambda pid: os.kill(pid, signal.SIGINT)), (b"^C", b""), (b"> ", b"/system\n"), (b"(no system message)", b""), (b"> ", lambda pid: os.kill(pid, signal.SIGTERM))])
+    check(status == 130 and b"(no system message)" in seen, "SIGINT drops a line, SIGTERM ends the conversation: " + repr(seen[-300:]))
 
 
 def files_in(folder):
