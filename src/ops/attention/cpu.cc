@@ -433,6 +433,7 @@ void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegm
   if (seen.count == 0) return;
   const Operand operand = value_operand(tile);
   Fetch fetch = plan_tile_fetch(tile, next);
+  fetch.first_level = tile.use_dot;  // where the processor's maker decides, too
   compute_scores(tile, segment, fetch, seen);
   RowNumbers row_max(tile.rows), row_sum(tile.rows), factors_of_old(tile.rows), factors_of_new(tile.rows);
   float *const keep = factors_of_old.at, *const take = factors_of_new.at;

@@ -45,13 +45,14 @@ struct Accumulators {
     _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n)
         at[m][n] = set(0.0f);
   }
-  // One step: row m's left element(s) at left + m * left_stride, right vectors right[n].
+  // One step: row m's left element(s) at left + m * left_stride, right vectors at right[n] + offset.
   template <Operand kOperand>
-  HWY_INLINE void step(const std::byte* left, size_t left_stride, const std::byte* const (&right)[NR]) {
+  HWY_INLINE void step(const std::byte* left, size_t left_stride, const std::byte* const (&right)[NR],
+                       size_t offset) {
     if constexpr (kOperand == Operand::dot) {
 #if defined(__AVX512BF16__)
       __m512i b[NR];
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) b[n] = _mm512_loadu_si512(right[n]);
+      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) b[n] = _mm512_loadu_si512(right[n] + offset);
       _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
         const uint32_t a = load_u32(left + static_cast<size_t>(m) * left_stride);
         _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) at[m][n].part[0].raw =
@@ -60,7 +61,7 @@ struct Accumulators {
 #endif
     } else if constexpr (kOperand == Operand::pairs && MR > kMaxRows) {
       V16 even[NR], odd[NR];
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) load_pairs(right[n], even[n], odd[n]);
+      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) load_pairs(right[n] + offset, even[n], odd[n]);
       _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
         const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
         const V16 first = set(a[0]), second = set(a[1]);
@@ -70,7 +71,7 @@ struct Accumulators {
     } else if constexpr (kOperand == Operand::pairs) {
       _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
         V16 even, odd;
-        load_pairs(right[n], even, odd);
+        load_pairs(right[n] + offset, even, odd);
         _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
           const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
           at[m][n] = fma(set(a[1]), odd, at[m][n]);
@@ -79,7 +80,7 @@ struct Accumulators {
       }
     } else {
       _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
-        const V16 b = load(reinterpret_cast<const float*>(right[n]));
+        const V16 b = load(reinterpret_cast<const float*>(right[n] + offset));
         _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
           const float* a = reinterpret_cast<const float*>(left + static_cast<size_t>(m) * left_stride);
           at[m][n] = fma(set(a[0]), b, at[m][n]);
@@ -116,16 +117,17 @@ void score_block(const ScoreTask& t) {
   const std::byte* right[NR];
   _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.keys[n];
   const std::byte* left = t.queries;
+  size_t offset = 0;
   Accumulators<MR, NR> acc;
   if (t.scales == nullptr) {
     acc.clear();
     FetchCursor ahead(*t.fetch);
     const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k) {
-      acc.template step<kOperand>(left, t.query_stride, right);
+      acc.template step<kOperand>(left, t.query_stride, right, offset);
       left += left_step(kOperand);
+      offset += 64;
       ahead.lines(lines);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
     ahead.done(*t.fetch);
     for (int m = 0; m < MR; ++m)
@@ -137,10 +139,10 @@ void score_block(const ScoreTask& t) {
     FetchCursor ahead(*t.fetch);
     const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k) {
-      acc.template step<kOperand>(left, t.query_stride, right);
+      acc.template step<kOperand>(left, t.query_stride, right, offset);
       left += left_step(kOperand);
+      offset += 64;
       ahead.lines(lines);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
     ahead.done(*t.fetch);
     const float* scales = t.scales + g * kSegmentKeys;
@@ -188,11 +190,13 @@ void value_block(const ValueTask& t) {
     FetchCursor ahead(*t.fetch);
     const int lines = t.fetch->value_lines;
     _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.values[b] + n * 64;
+    size_t offset = 0;
+    const size_t step = t.steps[b];
     for (int k = 0; k < kSteps; ++k) {
-      acc.template step<kOperand>(left, t.weight_stride, right);
+      acc.template step<kOperand>(left, t.weight_stride, right, offset);
       left += left_step(kOperand);
+      offset += step;
       ahead.lines(lines);
-      _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] += t.steps[b];
     }
     ahead.done(*t.fetch);
   }

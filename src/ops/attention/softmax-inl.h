@@ -23,18 +23,14 @@ HWY_INLINE void softmax_whole_row(float* scores, float scale, bool round, Fetch&
   row_max = max_of(best) * scale;
   const V16 factor = set(scale), shift = set(row_max == -INFINITY ? 0.0f : -row_max);
   V16 sum = set(0.0f);
-  if (round) {
-    _Pragma("GCC unroll 4") for (int i = 0; i < kSegmentBlocks; ++i) {
-      const V16 p = round_weight(exp2_negative(fma(load(scores + i * 16), factor, shift)));
-      sum = add(sum, p);
-      store(p, scores + i * 16);
-      ahead.lines(lines);
-    }
-  } else {
-    _Pragma("GCC unroll 4") for (int i = 0; i < kSegmentBlocks; ++i) {
-      const V16 p = exp2_negative(fma(load(scores + i * 16), factor, shift));
-      sum = add(sum, p);
-      store(p, scores + i * 16);
+  for (int i = 0; i < kSegmentBlocks; i += 4) {
+    V16 p[4];
+    _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) p[j] =
+        exp2_negative(fma(load(scores + (i + j) * 16), factor, shift));
+    if (round) _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) p[j] = round_weight(p[j]);
+    _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) {
+      sum = add(sum, p[j]);
+      store(p[j], scores + (i + j) * 16);
       ahead.lines(lines);
     }
   }
@@ -115,10 +111,16 @@ void merge_factors(int rows, const float* part_max, const float* part_sum, const
 void pack_bf16(const float* from, const SeenBlocks& seen, uint16_t* to) {
   for (int i = 0; i < seen.count; ++i) {
     const int column = seen.at[i].block * kBlockTokens;
+#if defined(__AVX512F__)
+    const __m512i bits = _mm512_loadu_si512(from + column);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + column),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+#else
     for (int j = 0; j < kBlockTokens; ++j) {
       uint32_t bits;
       memcpy(&bits, from + column + j, 4);
       to[column + j] = static_cast<uint16_t>(bits >> 16);
     }
+#endif
   }
 }
