@@ -250,7 +250,10 @@ TEST(Config, ABadFieldIsTheFilesFault) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const json& bad : {llama({{"num_attention_heads", 0}}), llama({{"hidden_size", nullptr}}),
                           llama({{"rms_norm_eps", nan}}), llama({{"num_key_value_heads", 3}}),
-                          llama({{"rope_theta", 0}, {"rope_parameters", nullptr}})}) {
+                          llama({{"rope_theta", 0}, {"rope_parameters", nullptr}}),
+                          synth_config("smollm3", "tiny", {{"no_rope_layers", {1, 1}}}),
+                          synth_config("helium", "tiny", {{"head_dim", 8}}),
+                          synth_config("qwen3_moe", "tiny", {{"num_experts_per_tok", 9}})}) {
     try {
       parse_config(bad, nullptr, "config.json");
       FAIL() << bad;

@@ -78,7 +78,7 @@ void layer_norm_with_bias(const ConfigFields& f, ModelConfig& m, std::string_vie
 
 void require_whole_heads(const ConfigFields& f, const ModelConfig& m) {
   if (m.heads * m.head_dim != m.hidden)
-    throw_error(ErrorCode::invalid_input,
+    throw_error(ErrorCode::corrupt_file,
                 "{}: {} heads of {} elements make {}, but hidden_size is {}; this family needs them equal",
                 f.where(), m.heads, m.head_dim, m.heads * m.head_dim, m.hidden);
 }
@@ -97,7 +97,7 @@ void smollm3(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   if (const auto list = f.find_integers("no_rope_layers"); list && !list->empty()) {
     with_rope = *list;
     if (static_cast<int64_t>(with_rope.size()) != m.layers)
-      throw_error(ErrorCode::invalid_input, "{}: no_rope_layers has {} entries, expected {}", f.where(),
+      throw_error(ErrorCode::corrupt_file, "{}: no_rope_layers has {} entries, expected {}", f.where(),
                   with_rope.size(), m.layers);
   } else {
     const int64_t interval = f.count("no_rope_layer_interval", 4);
@@ -136,8 +136,8 @@ void qwen3_moe(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.experts.intermediate = f.count("moe_intermediate_size");
   m.experts.normalize = f.flag("norm_topk_prob", false);
   if (m.experts.used > m.experts.count)
-    throw_error(ErrorCode::invalid_input, "{}: num_experts_per_tok is {}, more than the {} experts",
-                f.where(), m.experts.used, m.experts.count);
+    throw_error(ErrorCode::corrupt_file, "{}: num_experts_per_tok is {}, more than the {} experts", f.where(),
+                m.experts.used, m.experts.count);
   const int64_t step = f.count("decoder_sparse_step", 1);
   const std::vector<int64_t> dense = f.find_integers("mlp_only_layers").value_or(std::vector<int64_t>{});
   for (int64_t i = 0; i < m.layers; ++i)
