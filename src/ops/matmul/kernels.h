@@ -52,17 +52,23 @@ struct KernelCall {
 using MatmulFunction = void (*)(const KernelCall& call, int64_t unit_begin, int64_t unit_end,
                                 int64_t row_begin, int64_t row_end);
 
+// Columns [begin, end) of rows of `cols`, rounded; begin is a multiple of 32, end too or cols.
+struct PrepareCall {
+  const float* input;  // column begin of the first row
+  int64_t stride;      // floats
+  int64_t rows;
+  int64_t begin, end, cols;
+  uint8_t* out;  // the first prepared row
+  size_t out_stride;
+};
+
 struct MatmulKernels {
   MatmulFunction f32;   // f32 input rows
   MatmulFunction bf16;  // bf16 input rows
   MatmulFunction int8;  // int8 input rows; integer layouts only
-  // Columns [begin, end) of a row of `cols`; `input` is column begin, `out` the prepared row. begin is a
-  // multiple of 32, end too or cols.
-  void (*prepare_bf16)(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out);
-  void (*prepare_int8)(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out);
-  // Codes of `input` to `out`, of what they round away to `rest`.
-  void (*prepare_int16)(const float* input, int64_t begin, int64_t end, int64_t cols, uint8_t* out,
-                        uint8_t* rest);
+  void (*prepare_bf16)(const PrepareCall& call);
+  void (*prepare_int8)(const PrepareCall& call);
+  void (*prepare_int16)(const PrepareCall& call);
   void (*unpack_lane)(const KernelWeight& weight, int64_t panel, int lane, int64_t col_begin, int64_t count,
                       float* out);
 };

@@ -151,14 +151,10 @@ void prepare_activations(ActivationMode mode, const float* input, int64_t stride
 void prepare_columns(ActivationMode mode, const float* input, int64_t stride, int64_t cols, int64_t col_begin,
                      int64_t col_end, int64_t rows, std::byte* out, size_t out_stride, IsaLevel isa) {
   const MatmulKernels& kernels = matmul_kernels(isa);
-  const auto prepare = mode == ActivationMode::bf16 ? kernels.prepare_bf16 : kernels.prepare_int8;
-  for (int64_t row = 0; row < rows; ++row) {
-    auto* to = reinterpret_cast<uint8_t*>(out) + static_cast<size_t>(row) * out_stride;
-    if (mode == ActivationMode::int16)
-      kernels.prepare_int16(input + row * stride, col_begin, col_end, cols, to, to + out_stride / 2);
-    else
-      prepare(input + row * stride, col_begin, col_end, cols, to);
-  }
+  const auto prepare = mode == ActivationMode::bf16   ? kernels.prepare_bf16
+                       : mode == ActivationMode::int8 ? kernels.prepare_int8
+                                                      : kernels.prepare_int16;
+  prepare({input, stride, rows, col_begin, col_end, cols, reinterpret_cast<uint8_t*>(out), out_stride});
 }
 
 }  // namespace kvasir::ops

@@ -317,6 +317,86 @@ TEST(PrepareActivations, Int8RoundsToNearestAndSumsCodes) {
   }
 }
 
+// One int8 row (or one plane of int16) as prepared_rows.h lays it out.
+struct StoredIntegers {
+  std::vector<int8_t> codes;
+  std::vector<float> scales, sums;
+  std::vector<int16_t> code_sums;
+  StoredIntegers(const std::byte* row, int64_t cols)
+      : codes(static_cast<size_t>(prepared_cols(cols))),
+        scales(static_cast<size_t>(prepared_blocks(cols))),
+        sums(scales.size()),
+        code_sums(2 * scales.size()) {
+    std::memcpy(codes.data(), row, codes.size());
+    std::memcpy(scales.data(), row + int8_scales_offset(cols), scales.size() * 4);
+    std::memcpy(sums.data(), row + int8_sums_offset(cols), sums.size() * 4);
+    std::memcpy(code_sums.data(), row + int8_code_sums_offset(cols), code_sums.size() * 2);
+  }
+};
+
+// Blocks of every size of numbers, of zeros, with ties, and blocks that cannot be rounded: each element by
+// the rule, a value at a time, on every level.
+TEST(PrepareActivations, IntegersFollowTheRule) {
+  std::mt19937 random(7);
+  for (int64_t cols : {1, 31, 32, 33, 64, 255, 256, 257, 300, 512, 576, 1000}) {
+    std::vector<float> x = random_rows(1, cols, static_cast<uint32_t>(cols));
+    for (int64_t b = 0; b < cols; b += 32) {
+      const uint32_t kind = random() % 16;
+      const int exponent = static_cast<int>(random() % 250) - 150;
+      for (int64_t c = b; c < std::min(cols, b + 32); ++c) {
+        float& value = x[static_cast<size_t>(c)];
+        value = kind == 0 ? 0.0f : std::ldexp(value, kind < 4 ? exponent : 0);
+        if (kind == 5) value = static_cast<float>(static_cast<int>(random() % 255) - 127) + 0.5f;
+        if (kind == 6 && c % 32 == 5) value = std::numeric_limits<float>::infinity();
+        if (kind == 7 && c % 32 == 9) value = -std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+    for (IsaLevel isa : levels())
+      for (ActivationMode mode : {ActivationMode::int8, ActivationMode::int16}) {
+        const Prepared row(mode, x, 1, cols, isa);
+        const StoredIntegers coarse(row.view.data, cols);
+        const StoredIntegers fine(
+            mode == ActivationMode::int16 ? row.view.data + row.view.stride / 2 : row.view.data, cols);
+        for (int64_t b = 0; b < prepared_blocks(cols); ++b) {
+          const auto at = static_cast<size_t>(b);
+          float largest = 0;
+          bool finite = true;
+          for (int64_t c = 32 * b; c < std::min(cols, 32 * b + 32); ++c) {
+            finite = finite && std::isfinite(x[static_cast<size_t>(c)]);
+            largest = std::max(largest, std::fabs(x[static_cast<size_t>(c)]));
+          }
+          const bool rounded = finite && largest >= 0x1p-120f;
+          const float scale = rounded ? largest / 127.0f : 0.0f;
+          if (finite) {
+            EXPECT_EQ(coarse.scales[at], scale) << cols << " block " << b;
+          } else {
+            EXPECT_FALSE(std::isfinite(coarse.scales[at])) << cols << " block " << b;
+          }
+          int sum[2] = {}, rest_sum[2] = {};
+          for (int64_t c = 32 * b; c < std::min(prepared_cols(cols), 32 * b + 32); ++c) {
+            const float value = rounded && c < cols ? x[static_cast<size_t>(c)] * (127.0f / largest) : 0.0f;
+            const float code = std::nearbyint(value), rest = std::nearbyint((value - code) * 254.0f);
+            ASSERT_EQ(coarse.codes[static_cast<size_t>(c)], code) << cols << " column " << c;
+            sum[c / 16 % 2] += static_cast<int>(code);
+            rest_sum[c / 16 % 2] += static_cast<int>(rest);
+            if (mode != ActivationMode::int16) continue;
+            ASSERT_EQ(fine.codes[static_cast<size_t>(c)], rest) << cols << " column " << c;
+          }
+          const auto check_sums = [&](const StoredIntegers& plane, float by, const int(&of)[2]) {
+            EXPECT_EQ(plane.code_sums[2 * at], of[0]);
+            EXPECT_EQ(plane.code_sums[2 * at + 1], of[1]);
+            if (!finite) return;
+            EXPECT_EQ(plane.sums[at], by * static_cast<float>(of[0] + of[1]));
+          };
+          check_sums(coarse, scale, sum);
+          if (mode != ActivationMode::int16) continue;
+          EXPECT_EQ(fine.scales[at], scale * (1.0f / 254.0f));
+          check_sums(fine, scale * (1.0f / 254.0f), rest_sum);
+        }
+      }
+  }
+}
+
 TEST(PrepareActivations, NonFiniteInputsShowInTheResult) {
   ThreadTeam team(1);
   const RandomWeight weight(StorageFormat::q4_0, 16, 64, 3);
