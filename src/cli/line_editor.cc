@@ -58,10 +58,10 @@ class Redrawing {
 // libedit's own handling of signals (EL_SIGNAL) sends them on to the whole process group.
 struct LineEditor::Terminal {
   struct EditorEnd {
-    void operator()(EditLine* editor) const { el_end(editor); }
+    void operator()(EditLine* end) const { el_end(end); }
   };
   struct HistoryEnd {
-    void operator()(History* history) const { history_end(history); }
+    void operator()(History* end) const { history_end(end); }
   };
 
   Terminal() : history(history_init()), editor(el_init("kvasir", stdin, stdout, stderr)) {
