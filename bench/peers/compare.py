@@ -28,6 +28,8 @@ MODELS = [
 PROMPT, NEW = 512, 64
 DEPTHS = {"SmolLM2*": (4096,), "1.07B Q4_0": (8192,)}
 BATCHES = (1, 4, 16)
+# Caches of as many bytes: the peers' type, and ours.
+CACHES = {"f16": "bf16", "q8_0": "q8_0", "q4_0": "rot:q4_0"}
 
 
 def run(command):
@@ -52,10 +54,9 @@ class Kvasir:
                 "bandwidth fraction": out["decode_bandwidth_fraction"],
                 "arithmetic fraction": out["prefill_arithmetic_fraction"], "GB/s": out["read_bandwidth_gb_s"]}
 
-    def depth(self, model, depth):
-        out = self.bench(model, "-p", PROMPT, "-n", 32, "--depth", depth)
-        return {"prefill": out["prefill_tokens_per_s"], "decode": out["decode_tokens_per_s"],
-                "bandwidth fraction": out["decode_bandwidth_fraction"]}
+    def depth(self, model, depth, cache):
+        out = self.bench(model, "-p", 0, "-n", 32, "--depth", depth, "--kv", CACHES[cache])
+        return {"decode": out["decode_tokens_per_s"], "bandwidth fraction": out["decode_bandwidth_fraction"]}
 
     def batch(self, model, batch):
         return {"decode": self.bench(model, "-p", 16, "-n", 32, "--batch", batch)["decode_tokens_per_s"]}
@@ -77,8 +78,8 @@ class LlamaBench:
 
 
 class LlamaCpp(LlamaBench):
-    def depth(self, model, depth):
-        return self.bench(model, "-p", 0, "-n", 32, "-d", depth, "-fa", 1)
+    def depth(self, model, depth, cache):
+        return self.bench(model, "-p", 0, "-n", 32, "-d", depth, "-fa", 1, "-ctk", cache, "-ctv", cache)
 
     def batch(self, model, batch):
         text = run([self.bin / "llama-batched-bench", "-m", model, "-t", self.threads, "-c", 4096, "-npp", 16, "-ntg", 32, "-npl",
@@ -88,9 +89,9 @@ class LlamaCpp(LlamaBench):
 
 
 class IkLlamaCpp(LlamaBench):
-    def depth(self, model, depth):
+    def depth(self, model, depth, cache):
         # Its llama-bench measures generation after a prompt with -gp; the figure is the generation's alone.
-        return self.bench(model, "-p", 0, "-n", 0, "-gp", f"{depth},32")
+        return self.bench(model, "-p", 0, "-n", 0, "-gp", f"{depth},32", "-ctk", cache, "-ctv", cache)
 
 
 def measure(engines, model, what, rounds):
@@ -169,7 +170,7 @@ def main():
                 continue
             depths = next((d for pattern, d in DEPTHS.items() if fnmatch.fnmatch(label, pattern)), ())
             cases = {"speed": [(label, ("speed",))],
-                     "depth": [(f"{label}, depth {d}", ("depth", d)) for d in depths],
+                     "depth": [(f"{label}, depth {d}, {c}", ("depth", d, c)) for d in depths for c in CACHES],
                      "batch": [(f"{label}, batch {b}", ("batch", b)) for b in BATCHES]}[what]
             for name, case in cases:
                 figures = merge_variants(measure(engines, path, case, arguments.rounds))
@@ -180,7 +181,7 @@ def main():
                     arguments.json.write_text(json.dumps(results, indent=1) + "\n")
                 print(name, json.dumps(figures), flush=True)
     names = [n for n in ("kvasir", "llama.cpp", "ik") if any(n in f for rows in tables.values() for _, f in rows)]
-    columns = {"speed": ("prefill", "decode", "bandwidth fraction", "arithmetic fraction"), "depth": ("decode",), "batch": ("decode",)}
+    columns = {"speed": ("prefill", "decode", "bandwidth fraction", "arithmetic fraction"), "depth": ("decode", "bandwidth fraction"), "batch": ("decode",)}
     for what, rows in tables.items():
         shown = [c for c in columns[what] if "fraction" not in c]
         table(f"{what}, tokens/s", rows, names, shown)
