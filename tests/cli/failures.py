@@ -58,6 +58,8 @@ def signals(at):
     entry = [f for _, _, files in os.walk(store) for f in files if f.endswith(".kvk")]
     check(saved.returncode == 0 and len(entry) == 1, f"a store to export from {saved.stderr[:200]}")
     run("kv", "export", entry[0][:12], at("whole.kvk"), "--prompt-cache-dir", store)
+    run("kv", "import", at("whole.kvk"), "--prompt-cache-dir", at("imported"))
+    (whole_entry,) = [size for name, size in everything(at("imported")).items() if name.endswith(".kvk")]
     work = at("work")
     os.makedirs(work)
     inside = Folder(work)
@@ -82,7 +84,7 @@ def signals(at):
             if status == 130:
                 left = [f for f in new if new[f] >= 0 and not f.endswith(".lock")] if name == "kv import" else list(new)
                 # The signal may come when the output is there already: an import's is the entry, whole.
-                whole = set(left) == set(outputs) if outputs else len(left) == 1 and new[left[0]] == os.path.getsize(at("whole.kvk"))
+                whole = set(left) == set(outputs) if outputs else len(left) == 1 and new[left[0]] == whole_entry
                 check(not half and (not left or whole), f"{name}: interrupted, it leaves nothing ({message[-80:]}) {new}")
             elif status == 0:
                 check(not half and (outputs is None or set(new) == set(outputs)), f"{name}: done before the signal, it is whole {new}")
