@@ -13,6 +13,13 @@ constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";
 // that never make a character costs linear time.
 constexpr size_t kLongestWindow = 64;
 
+// What `after` has behind the first `size` bytes, as whole characters: a decoder that strips ends or judges
+// runs of bytes as a whole may make other text of the tokens before, whose characters end elsewhere.
+std::string_view text_behind(std::string_view after, size_t size) {
+  while (size > 0 && size < after.size() && (static_cast<unsigned char>(after[size]) & 0xC0) == 0x80) --size;
+  return after.substr(size);
+}
+
 }  // namespace
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, const DecodeOptions& options,
@@ -109,7 +116,7 @@ void StreamDecoder::take_generic(int32_t id) {
   const std::string after = tokenizer_->decode(ids.subspan(prefix_), options_);
   const bool full = window_.size() - prefix_ >= kLongestWindow;
   if (!full && (after.size() <= before.size() || std::string_view(after).ends_with(kReplacementText))) return;
-  if (after.size() > before.size()) out_ += std::string_view(after).substr(before.size());
+  if (after.size() > before.size()) out_ += text_behind(after, before.size());
   prefix_ = read_;
   read_ = window_.size();
   if (prefix_ > 0) {
@@ -144,7 +151,7 @@ std::string_view StreamDecoder::finish() {
       const std::span<const int32_t> ids = window_;
       const std::string before = tokenizer_->decode(ids.first(read_).subspan(prefix_), options_);
       const std::string after = tokenizer_->decode(ids.subspan(prefix_), options_);
-      if (after.size() > before.size()) out_ += std::string_view(after).substr(before.size());
+      if (after.size() > before.size()) out_ += text_behind(after, before.size());
       prefix_ = read_;
       read_ = window_.size();
       break;
