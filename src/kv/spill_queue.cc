@@ -73,7 +73,7 @@ SpillQueue::Line::iterator SpillQueue::oldest_snapshot(Line::iterator end) {
   return std::find_if(line_.begin(), end, [](const auto& item) { return item->action == nullptr; });
 }
 
-void SpillQueue::drop(Line::iterator at) {
+void SpillQueue::drop(const Line::iterator& at) {
   std::unique_ptr<Item> item = std::move(*at);
   line_.erase(at);
   item->outcome = Outcome::dropped;

@@ -97,7 +97,7 @@ class SpillQueue {
 
   void enqueue(std::unique_ptr<Item> item);
   Line::iterator oldest_snapshot(Line::iterator end);
-  void drop(Line::iterator at);
+  void drop(const Line::iterator& at);
   void run();
   Outcome write(Item& item);
   void read(Item& item);
