@@ -1,11 +1,10 @@
 #include "kv/kvk_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <fstream>
 
+#include "base/test_file_size.h"
 #include "base/test_folder.h"
 #include "kv/kvk_header.h"
 #include "kv/scheme.h"
@@ -259,20 +258,13 @@ TEST(KvkFile, EmptySequencesAreRefused) {
 TEST(KvkFile, AFullDiskLeavesNothingBehind) {
   Fixture f({.page = 4});
   TestRow row = f.computed(100);
-  struct rlimit limit {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
-  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
-  struct rlimit small = limit;
-  small.rlim_cur = 9000;
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   ErrorCode code = ErrorCode::internal;
   try {
+    const FileSizeLimit full(9000);
     write_kvk(f.file(), f.header(row), row.sequence);
   } catch (const Error& error) {
     code = error.code();
   }
-  ::setrlimit(RLIMIT_FSIZE, &limit);
-  std::signal(SIGXFSZ, previous);
   EXPECT_EQ(code, ErrorCode::resource_exhausted);
   EXPECT_EQ(files_in(f.folder.path()), 0u);
   EXPECT_EQ(difference(row), "");

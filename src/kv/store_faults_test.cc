@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/test_file_size.h"
 #include "kv/test_store.h"
 
 namespace kvasir::kv {
@@ -113,16 +113,12 @@ TEST(DiskStore, AFullDiskIsAWarningAndNothingIsLost) {
   DiskStore store(f.options());
   TestRow row = f.computed(counting(0, 9)), large = f.computed(counting(0, 200));
   ASSERT_TRUE(store.put("", row.tokens, row.sequence));
-  struct rlimit limit {};
-  ::getrlimit(RLIMIT_FSIZE, &limit);
-  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
-  struct rlimit small = limit;
-  small.rlim_cur = 12000;
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  const bool stored = store.put("", large.tokens, large.sequence);
-  EXPECT_THROW(store.save("x", "", large.tokens, large.sequence, ""), Error);
-  ::setrlimit(RLIMIT_FSIZE, &limit);
-  std::signal(SIGXFSZ, previous);
+  bool stored = true;
+  {
+    const FileSizeLimit full(12000);
+    stored = store.put("", large.tokens, large.sequence);
+    EXPECT_THROW(store.save("x", "", large.tokens, large.sequence, ""), Error);
+  }
   EXPECT_FALSE(stored);
   EXPECT_EQ(f.warnings.size(), 1u);
   EXPECT_EQ(f.files(), 1u);

@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
-#include <csignal>
 #include <fstream>
 #include <mutex>
 #include <thread>
 
+#include "base/test_file_size.h"
 #include "base/test_folder.h"
 #include "kv/test_store.h"
 
@@ -155,15 +154,11 @@ TEST(WriteBehind, AFullDiskFailsAndIsTriedAgain) {
   Fixture f;
   f.turn(counting(0, 9));
   f.turn(counting(100, 200));
-  struct rlimit limit {};
-  ::getrlimit(RLIMIT_FSIZE, &limit);
-  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
-  struct rlimit small = limit;
-  small.rlim_cur = 40000;
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  const WriteBehind::Flushed full = f.writing->flush(20s);
-  ::setrlimit(RLIMIT_FSIZE, &limit);
-  std::signal(SIGXFSZ, previous);
+  WriteBehind::Flushed full;
+  {
+    const FileSizeLimit small(40000);
+    full = f.writing->flush(20s);
+  }
   EXPECT_FALSE(full.durable);
   EXPECT_EQ(full.failed, 1u);
   EXPECT_EQ(f.warnings.size(), 1u);
