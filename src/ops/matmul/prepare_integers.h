@@ -145,16 +145,17 @@ KVASIR_INLINE void put_sums(IntegerGroup& out, int b, float scale, int sum0, int
   out.code_sums[2 * b + 1] = static_cast<int16_t>(sum1);
 }
 
-// The same for any values, on any level.
+// The first `count` blocks, of any values, on any level.
 template <bool kRest>
-void round_any_group(const float* const (&x)[kGroupBlocks], IntegerGroup& out, IntegerGroup& rest) {
+void round_any_group(const float* const (&x)[kGroupBlocks], int count, IntegerGroup& out,
+                     IntegerGroup& rest) {
   alignas(64) int32_t most[16] = {};
-  for (int b = 0; b < kGroupBlocks; ++b) most[b] = largest_magnitude(load(x[b]), load(x[b] + 16));
+  for (int b = 0; b < count; ++b) most[b] = largest_magnitude(load(x[b]), load(x[b] + 16));
   const Floats amax = as_floats(load(most));
   alignas(64) float inverse[16], scale[16];
   store(inverse, divide(set1(127.0f), amax));
   store(scale, divide(amax, set1(127.0f)));
-  for (int b = 0; b < kGroupBlocks; ++b) {
+  for (int b = 0; b < count; ++b) {
     if (most[b] < kLeast) scale[b] = inverse[b] = 0.0f;
     int sums[2] = {}, fine_sums[2] = {};
     for (int half = 0; half < 2; ++half) {
@@ -210,7 +211,7 @@ class IntegerRounder {
     alignas(64) static constexpr float kNothing[kBlockCols] = {};
     for (int b = count_; b < kGroupBlocks; ++b) x_[b] = kNothing;
     IntegerGroup group, remainder;
-    if (!round_group<kRest>(x_, group, remainder)) round_any_group<kRest>(x_, group, remainder);
+    if (!round_group<kRest>(x_, group, remainder)) round_any_group<kRest>(x_, count_, group, remainder);
     if (count_ == kGroupBlocks && out_[7] == out_[0] && block_[7] == block_[0] + 7) {
       put<kGroupBlocks>(group, 0, out_[0]);
       if (kRest) put<kGroupBlocks>(remainder, 0, rest_[0]);
