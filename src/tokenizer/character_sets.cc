@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <iterator>
 
+#include "tokenizer/unicode.h"
+
 namespace kvasir::tokenizer {
 namespace {
 
-struct CodePointRange {
-  char32_t first, last;
-};
 struct CodePointPair {
   char32_t from, to;
 };

@@ -6,15 +6,23 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "tokenizer/named_sets.h"
 #include "tokenizer/unicode.h"
 
 namespace kvasir::tokenizer {
 namespace {
 
 constexpr size_t kLongest = size_t{4} << 20;
+
+// Of the inside of [...].
+void append_range(std::string& text, char32_t first, char32_t last) {
+  text += fmt::format("\\x{{{:X}}}", static_cast<uint32_t>(first));
+  if (last > first) text += fmt::format("-\\x{{{:X}}}", static_cast<uint32_t>(last));
+}
 
 // Ranges of all characters of some classes, written for the inside of [...].
 const std::string& ranges_of(CharacterClass classes) {
@@ -30,8 +38,7 @@ const std::string& ranges_of(CharacterClass classes) {
     if (!inside(c)) continue;
     char32_t last = c;
     while (inside(last + 1)) ++last;
-    text += fmt::format("\\x{{{:X}}}", static_cast<uint32_t>(c));
-    if (last > c) text += fmt::format("-\\x{{{:X}}}", static_cast<uint32_t>(last));
+    append_range(text, c, last);
     c = last;
   }
   return text;
@@ -48,8 +55,17 @@ constexpr std::array<std::pair<std::string_view, Category>, 30> kCategories = {
      {"cn", Category::Cn}, {"cs", Category::Cs}}};
 
 constexpr CharacterClass kWord = kAlphabetic | kMark | bit(Category::Nd) | bit(Category::Pc);
-// Oniguruma's \w has these six numbers too.
+// Oniguruma's \w, \b and \p{Word} have these six numbers too; within [...] they have not.
 constexpr std::string_view kWordNumbers = "\\x{B2}-\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+
+// The inside of a class for a script or a binary property.
+std::optional<std::string> named(std::string_view name) {
+  const std::span<const CodePointRange> ranges = named_set(name);
+  if (ranges.empty()) return std::nullopt;
+  std::string text;
+  for (const CodePointRange& range : ranges) append_range(text, range.first, range.last);
+  return text;
+}
 
 // The inside of a class for a name that \p{} may give, spaces, hyphens and underscores aside.
 std::optional<std::string> property(std::string_view name) {
@@ -58,7 +74,7 @@ std::optional<std::string> property(std::string_view name) {
     if (c != ' ' && c != '-' && c != '_')
       plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
-  static constexpr std::array<std::pair<std::string_view, CharacterClass>, 14> kGroups = {
+  static constexpr std::array<std::pair<std::string_view, CharacterClass>, 16> kGroups = {
       {{"l", kLetter},
        {"letter", kLetter},
        {"m", kMark},
@@ -67,11 +83,13 @@ std::optional<std::string> property(std::string_view name) {
        {"number", kNumber},
        {"p", kPunctuation},
        {"punctuation", kPunctuation},
+       {"punct", kPunctuation},
        {"s", kSymbol},
        {"symbol", kSymbol},
        {"z", bit(Category::Zs) | bit(Category::Zl) | bit(Category::Zp)},
        {"alphabetic", kAlphabetic},
        {"alpha", kAlphabetic},
+       {"space", kWhiteSpace},
        {"whitespace", kWhiteSpace}}};
   for (const auto& [key, classes] : kGroups) {
     if (plain == key) return ranges_of(classes);
@@ -79,9 +97,10 @@ std::optional<std::string> property(std::string_view name) {
   for (const auto& [key, category] : kCategories) {
     if (plain == key && category != Category::Cs) return ranges_of(bit(category));
   }
-  // The ideographs that came with Unicode 15 and 15.1.
-  if (plain == "han") return "\\p{Han}\\x{31350}-\\x{323AF}\\x{2EBF0}-\\x{2EE5D}";
-  return std::nullopt;
+  if (plain == "alnum") return ranges_of(kAlphabetic | bit(Category::Nd));
+  if (plain == "digit") return ranges_of(bit(Category::Nd));
+  if (plain == "word") return ranges_of(kWord);
+  return named(plain);
 }
 
 std::optional<std::string> posix(std::string_view name) {
@@ -90,7 +109,8 @@ std::optional<std::string> posix(std::string_view name) {
   if (name == "alnum") return ranges_of(kAlphabetic | bit(Category::Nd));
   if (name == "digit") return ranges_of(bit(Category::Nd));
   if (name == "space") return ranges_of(kWhiteSpace);
-  if (name == "word") return ranges_of(kWord) + std::string(kWordNumbers);
+  if (name == "word") return ranges_of(kWord);
+  if (name == "upper" || name == "lower" || name == "graph" || name == "print") return named(name);
   return std::nullopt;
 }
 
@@ -99,12 +119,15 @@ std::optional<std::string> posix(std::string_view name) {
 std::string with_unicode_16_classes(std::string_view pattern, std::string_view where) {
   std::string out;
   size_t depth = 0;  // of [...]
-  const auto put = [&](const std::string& ranges, bool negative) {
-    out.append(negative ? "[^" : "[").append(ranges).append("]");
+  const auto append = [&](const std::string& text) {
+    out += text;
     if (out.size() > kLongest) {
       throw_error(ErrorCode::unsupported, "{}: pattern {} names too many character classes", where,
                   printable(pattern));
     }
+  };
+  const auto put = [&](const std::string& ranges, bool negative) {
+    append((negative ? "[^" : "[") + ranges + "]");
   };
   for (size_t i = 0; i < pattern.size();) {
     const char c = pattern[i];
@@ -113,8 +136,16 @@ std::string with_unicode_16_classes(std::string_view pattern, std::string_view w
       const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(kind)));
       if (lower == 's' || lower == 'd' || lower == 'w') {
         std::string ranges = ranges_of(lower == 's' ? kWhiteSpace : lower == 'd' ? bit(Category::Nd) : kWord);
-        if (lower == 'w') ranges += kWordNumbers;
+        if (lower == 'w' && depth == 0) ranges += kWordNumbers;
         put(ranges, kind != lower);
+        i += 2;
+        continue;
+      }
+      if (lower == 'b' && depth == 0) {
+        // Where a character of \w begins or ends; \B where none does.
+        const std::string word = "[" + ranges_of(kWord) + std::string(kWordNumbers) + "]";
+        const std::string_view after = kind == 'b' ? "?!" : "?=", before = kind == 'b' ? "?=" : "?!";
+        append(fmt::format("(?:(?<={0})({1}{0})|(?<!{0})({2}{0}))", word, after, before));
         i += 2;
         continue;
       }
@@ -128,7 +159,8 @@ std::string with_unicode_16_classes(std::string_view pattern, std::string_view w
           negative = !negative;
           name.remove_prefix(1);
         }
-        if (const auto ranges = property(name)) {
+        if (auto ranges = property(name)) {
+          if (*ranges == ranges_of(kWord) && depth == 0) *ranges += kWordNumbers;
           put(*ranges, negative);
         } else {
           out += pattern.substr(i, close + 1 - i);

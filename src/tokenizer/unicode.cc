@@ -12,9 +12,6 @@ struct CategoryRun {
   char32_t first;
   Category category;
 };
-struct CodePointRange {
-  char32_t first, last;
-};
 
 #include "tokenizer/unicode_ranges.inc"
 

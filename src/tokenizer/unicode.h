@@ -40,6 +40,10 @@ enum class Category : uint8_t {
   Cn
 };
 
+struct CodePointRange {
+  char32_t first, last;
+};
+
 // Bits 0-29 are the categories; the binary properties follow.
 using CharacterClass = uint32_t;
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Goldens for tokenizer.json: small tokenizers of every kind, and hashes of what the `tokenizers` package makes of
-10,000 strings (2,000 for the lesser kinds) and of lists of ids.
+10,000 strings and of lists of ids.
 
     python tools/oracles/tokenizer_json_goldens.py tests/data/tokenizer
 
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 import tokenizer_strings as strings
 from tokenizer_patterns import PATTERNS, split
 
-BLOCK = 500
+COUNT, BLOCK = 10000, 500
 
 # Patterns without a scanner: alternation, classes with &&, lookbehind, possessive and lazy repeats, anchors, scripts.
 OTHER_PATTERNS = {
@@ -27,6 +27,8 @@ OTHER_PATTERNS = {
     "intersection": r"[\p{L}&&[^\p{Lu}]]+",
     "possessive": r"\p{Ll}++|\d{2,3}?|^.|.$",
     "scripts": r"\p{Han}+|\p{Hiragana}+|\p{Katakana}+|\p{Hangul}+|\p{Cyrillic}+|[[:punct:]]+",
+    "boundaries": r"\b[^\s\w]?\w+\b|\B.",
+    "properties": r"\p{Greek}+|\p{Lower}+|[\p{Emoji}&&[^\d]]+|\p{Arab}+|[[:upper:]]+|[^[:graph:]]+|\p{Word}|\p{Punct}+|[\w&&[^a-z]]+|\W",
     "folding": r"(?i:straße|k|ſ)+|\A.|.\z",
 }
 
@@ -138,9 +140,9 @@ def metaspace(scheme="always", do_split=True):
     return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": do_split}
 
 
-def case(model, normalizer=None, pre=None, post=None, decoder=None, added=ADDED, count=2000, **changes):
+def case(model, normalizer=None, pre=None, post=None, decoder=None, added=ADDED, **changes):
     return {"model": model, "normalizer": normalizer, "pre_tokenizer": pre, "post_processor": post, "decoder": decoder,
-            "added": added, "count": count, "changes": changes}
+            "added": added, "changes": changes}
 
 
 def bert(**on):
@@ -162,20 +164,20 @@ def make_cases():
     cases = {}
     for name, patterns in PATTERNS.items():
         pre = byte_level() if name == "gpt2" else sequence(*[split(p) for p in patterns], byte_level(regex=False))
-        cases[f"pattern_{name}"] = case("bytes", pre=pre, decoder=bytes_decoder, count=10000)
-    cases["pattern_starcoder"] = case("bytes", pre=sequence({"type": "Digits", "individual_digits": True}, byte_level()), decoder=bytes_decoder, count=10000)
+        cases[f"pattern_{name}"] = case("bytes", pre=pre, decoder=bytes_decoder)
+    cases["pattern_starcoder"] = case("bytes", pre=sequence({"type": "Digits", "individual_digits": True}, byte_level()), decoder=bytes_decoder)
     cases["bytes_prefix_space"] = case("bytes", pre=byte_level(prefix=True), decoder=bytes_decoder, post=byte_level())
     cases["bytes_ignore_merges"] = case("bytes", pre=sequence(split(PATTERNS["llama3"][0]), byte_level(regex=False)), decoder=bytes_decoder,
                                         post=sequence(byte_level(), template(["<s>"], ["</s>"]), kind="processors"), ignore_merges=True)
-    cases["bytes_nfc"] = case("bytes", normalizer={"type": "NFC"}, pre=sequence(split(PATTERNS["qwen2"][0]), byte_level(regex=False)), decoder=bytes_decoder, count=10000)
+    cases["bytes_nfc"] = case("bytes", normalizer={"type": "NFC"}, pre=sequence(split(PATTERNS["qwen2"][0]), byte_level(regex=False)), decoder=bytes_decoder)
     cases["bytes_removed"] = case("bytes", pre=sequence(split(PATTERNS["gpt4o"][0], "Removed", True), byte_level(regex=False)), decoder=bytes_decoder)
     cases["bytes_normalizer"] = case("bytes", normalizer=sequence({"type": "Lowercase"}, {"type": "ByteLevel"}, kind="normalizers"), pre=split("Ġ", "MergedWithNext", kind="String"), decoder=bytes_decoder)
     for name, pattern in OTHER_PATTERNS.items():
         for i, behavior in enumerate(("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")):
-            cases[f"regex_{name}_{behavior}"] = case("bytes", pre=sequence(split(pattern, behavior, i % 2 == 0), byte_level(regex=False)), decoder=bytes_decoder, count=1000)
-    cases["fallback_llama"] = case("fallback", normalizer=spm_normalizer, decoder=spm_decoder, post=template(["<s>"], []), count=10000)
+            cases[f"regex_{name}_{behavior}"] = case("bytes", pre=sequence(split(pattern, behavior, i % 2 == 0), byte_level(regex=False)), decoder=bytes_decoder)
+    cases["fallback_llama"] = case("fallback", normalizer=spm_normalizer, decoder=spm_decoder, post=template(["<s>"], []))
     cases["fallback_gemma"] = case("fallback", normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, pre=split(" ", "MergedWithPrevious", kind="String"),
-                                   decoder=sequence({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, kind="decoders"), count=10000)
+                                   decoder=sequence({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, kind="decoders"))
     for scheme in ("always", "first", "never"):
         for do_split in (True, False):
             cases[f"metaspace_{scheme}_{do_split}"] = case("fallback", pre=metaspace(scheme, do_split), decoder=metaspace(scheme, do_split))
@@ -186,17 +188,17 @@ def make_cases():
     cases["prefix"] = case("prefix", pre={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": False})
     t5 = sequence({"type": "Precompiled", "precompiled_charsmap": charsmap(CHARSMAP)}, {"type": "Strip", "strip_left": False, "strip_right": True},
                   {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}, kind="normalizers")
-    cases["unigram"] = case("unigram", normalizer=t5, pre=metaspace(), decoder=metaspace(), post=template([], ["</s>"]), count=10000)
+    cases["unigram"] = case("unigram", normalizer=t5, pre=metaspace(), decoder=metaspace(), post=template([], ["</s>"]))
     cases["unigram_whole"] = case("unigram", pre=None, decoder=metaspace("never"))
-    cases["unigram_bytes"] = case("unigram_bytes", normalizer={"type": "Nmt"}, pre=metaspace("first"), decoder=spm_decoder, count=10000)
+    cases["unigram_bytes"] = case("unigram_bytes", normalizer={"type": "Nmt"}, pre=metaspace("first"), decoder=spm_decoder)
     bert_post = {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}
     for cleanup in (True, False):
         cases[f"wordpiece_{cleanup}"] = case("wordpiece", normalizer=bert(), pre={"type": "BertPreTokenizer"}, post=bert_post,
-                                             decoder={"type": "WordPiece", "prefix": "##", "cleanup": cleanup}, count=10000)
+                                             decoder={"type": "WordPiece", "prefix": "##", "cleanup": cleanup})
     for name, on in {"cased": {"lowercase": False}, "accents": {"strip_accents": True, "lowercase": False}, "no_accents": {"strip_accents": False},
                      "dirty": {"clean_text": False}, "no_chinese": {"handle_chinese_chars": False}}.items():
         cases[f"bert_{name}"] = case("wordpiece", normalizer=bert(**on), pre={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}, max_input_chars_per_word=20)
-    cases["wordlevel"] = case("wordlevel", pre={"type": "Whitespace"}, count=10000)
+    cases["wordlevel"] = case("wordlevel", pre={"type": "Whitespace"})
     cases["wordlevel_roberta"] = case("wordlevel", normalizer={"type": "Strip", "strip_left": True, "strip_right": False}, pre={"type": "WhitespaceSplit"},
                                       post={"type": "RobertaProcessing", "sep": ["x", 5], "cls": ["y", 6], "trim_offsets": True, "add_prefix_space": False})
     cases["ctc"] = case("wordlevel", pre={"type": "CharDelimiterSplit", "delimiter": "e"}, decoder={"type": "CTC", "pad_token": "the", "word_delimiter_token": "of", "cleanup": True})
@@ -238,14 +240,14 @@ def main(out):
     previous = out / "cases.json"
     # Trained models stay as they are once made: training is not what is tested.
     trained = json.loads(previous.read_text())["models"] if previous.exists() else make_models(corpus(fragments))
-    texts = [strings.text(i, fragments, SPECIALS) for i in range(10000)]
+    texts = [strings.text(i, fragments, SPECIALS) for i in range(COUNT)]
     cases = make_cases()
     only = sys.argv[2:]
     for name, entry in cases.items():
         if only and name not in only:
             continue
         tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(entry, trained), ensure_ascii=False))
-        entry["hashes"] = hashes(tokenizer, texts[: entry["count"]], tokenizer.get_vocab_size(with_added_tokens=True))
+        entry["hashes"] = hashes(tokenizer, texts, tokenizer.get_vocab_size(with_added_tokens=True))
     text = {"specials": SPECIALS, "block": BLOCK, "models": trained, "cases": cases}
     previous.write_text(json.dumps(text, ensure_ascii=False, separators=(",", ":")).replace('"cases":', '\n"cases":').replace('},"', '},\n"') + "\n")
 

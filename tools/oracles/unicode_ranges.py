@@ -1,21 +1,29 @@
 #!/usr/bin/env python3
 """Writes src/tokenizer/unicode_ranges.inc: Unicode's general categories and a few binary properties as sorted ranges;
-and src/tokenizer/component_ranges.inc: the characters that single components of tokenizer.json treat specially.
+src/tokenizer/component_ranges.inc: the characters that single components of tokenizer.json treat specially; and
+src/tokenizer/named_sets.inc: scripts and binary properties by name.
 
 The first tables are asked of the regex engine inside the `tokenizers` package (Oniguruma 6.9.10, Unicode 16), because
 that is the engine whose pieces must be reproduced. The components use other tables there, of other Unicode versions
 (9 for normal forms and combining marks, 8 for punctuation, 17 for numbers and lower case), so each is asked by itself.
-Needs libutf8proc, with which the lower-case and normal forms are compared: only the differences are written.
+Needs libutf8proc, with which the lower-case and normal forms are compared: only the differences are written; and
+fonttools, for the names of scripts. '-' in the place of a file leaves it out.
 
-    python tools/oracles/unicode_ranges.py src/tokenizer/unicode_ranges.inc src/tokenizer/component_ranges.inc
+    python tools/oracles/unicode_ranges.py src/tokenizer/unicode_ranges.inc src/tokenizer/component_ranges.inc src/tokenizer/named_sets.inc
 """
 import ctypes
 import sys
 
+from fontTools.unicodedata import Scripts
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn").split()
 PROPERTIES = {"Alphabetic": r"\p{Alphabetic}", "WhiteSpace": r"\s"}
+
+# Short and long names, as regexes may give them.
+NAMED_SETS = [("Upper", "Uppercase"), ("Lower", "Lowercase"), ("Cased", "Cased"), ("Emoji", "Emoji"), ("EPres", "Emoji_Presentation"),
+              ("EMod", "Emoji_Modifier"), ("EBase", "Emoji_Modifier_Base"), ("EComp", "Emoji_Component"),
+              ("ExtPict", "Extended_Pictographic"), ("Ideo", "Ideographic"), ("Graph", "Graph"), ("Print", "Print")]
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 TEXT = "".join(map(chr, CODE_POINTS))
@@ -182,7 +190,38 @@ def component_tables(path):
     write(path, lines)
 
 
+def known(name):
+    try:
+        Regex(r"\p{%s}" % name)
+        return True
+    except Exception:
+        return False
+
+
+def named_sets(path):
+    plain = lambda name: name.lower().replace("_", "")
+    names = sorted((code, name) for code, name in Scripts.NAMES.items() if known(code) and known(name))
+    assert all(known(alias) for pair in NAMED_SETS for alias in pair)
+    ranges, sets = [], []
+    for short, name in names + NAMED_SETS:
+        flags, begin, c = members(r"\p{%s}" % name), len(ranges), 0
+        while c < 0x110000:
+            end = c
+            while end + 1 < 0x110000 and flags[end + 1] == flags[c]:
+                end += 1
+            if flags[c]:
+                ranges.append("{0x%X, 0x%X}" % (c, end))
+            c = end + 1
+        sets.append('{"%s", "%s", %d, %d}' % (plain(short), plain(name), begin, len(ranges)))
+    lines = ["// Made by tools/oracles/unicode_ranges.py: Unicode 16 as the `tokenizers` package sees it. Do not edit.", "",
+             "constexpr CodePointRange kNamedRanges[] = {"]
+    lines += ["    " + ", ".join(ranges[i:i + 6]) + "," for i in range(0, len(ranges), 6)] + ["};", ""]
+    lines += ["// Two names of each set, and where its ranges begin and end.", "constexpr NamedSet kNamedSets[] = {"]
+    lines += ["    " + ", ".join(sets[i:i + 3]) + "," for i in range(0, len(sets), 3)] + ["};"]
+    write(path, lines)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] != "-":
-        main_tables(sys.argv[1])
-    component_tables(sys.argv[2])
+    for make, out in zip((main_tables, component_tables, named_sets), sys.argv[1:], strict=True):
+        if out != "-":
+            make(out)
