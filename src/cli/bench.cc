@@ -315,8 +315,7 @@ int bench(const BenchFlags& flags) {
 
 void add_bench(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command =
-      app.add_subcommand("bench", "Speed, as fractions of this machine's limits measured in the same run");
+  CLI::App* command = app.add_subcommand("bench", "Speed, as fractions of this machine's limits");
   flags->load.add_to(*command);
   constexpr int64_t kMost = 1'000'000'000;
   add_whole(*command, "--prompt-tokens,-p", flags->prompt, "Prompt tokens (default 512; 0: no prefill)", 0,

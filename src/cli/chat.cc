@@ -605,17 +605,18 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   CLI::Option* system_file =
       add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")
           ->excludes(command->get_option("--system"));
-  add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
+  CLI::Option* set = add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   add_whole(*command, "--max-tokens,-n", flags->max_tokens,
             "Most tokens of an answer (default: until it ends)", 1);
   add_stop(*command, flags->stop, "Text that ends an answer");
-  add_choice(*command, "--context-policy", flags->context_policy, {"error", "roll"},
-             "When the context is full; roll: drop the oldest turns (default error)");
-  add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
-             "What the model thinks; auto: shown on a terminal, dimmed");
+  CLI::Option* policy = add_choice(*command, "--context-policy", flags->context_policy, {"error", "roll"},
+                                   "When the context is full; roll: drop the oldest turns (default error)");
+  CLI::Option* reasoning = add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
+                                      "What the model thinks; auto: shown on a terminal, dimmed");
   add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save");
-  command->add_flag("--no-history", flags->no_history, "Keep no input history");
-  command->add_flag("--json", flags->json, "One JSON object a line for each answer; remarks go to stderr");
+  CLI::Option* no_history = command->add_flag("--no-history", flags->no_history, "Keep no input history");
+  add_json(*command, flags->json, "One JSON object a line for each answer");
+  minor({policy, reasoning, set, system_file, no_history});
   flags->load.add_to(*command, false);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);

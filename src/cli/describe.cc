@@ -1,5 +1,7 @@
 #include "cli/describe.h"
 
+#include "cli/options.h"
+
 namespace kvasir::cli {
 namespace {
 
@@ -25,6 +27,7 @@ OptionDescription describe_option(const CLI::Option& option) {
   out.help = option.get_description();
   out.required = option.get_required();
   out.repeatable = option.get_expected_max() > 1;
+  out.minor = option.get_group() == kMinorGroup;
   return out;
 }
 
@@ -50,6 +53,7 @@ CommandDescription describe_under(const CLI::App& app, std::vector<std::string> 
   out.aliases = app.get_aliases();
   out.summary = app.get_description();
   out.footer = app.get_footer();
+  out.minor = app.get_group() == kMinorGroup;
   out.groups.push_back(describe_group(app, ""));
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (sub->get_name().empty())

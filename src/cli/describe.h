@@ -16,6 +16,7 @@ struct OptionDescription {
   bool positional = false;
   bool required = false;
   bool repeatable = false;
+  bool minor = false;  // declared with `minor()`
 };
 
 struct OptionGroup {
@@ -27,7 +28,8 @@ struct CommandDescription {
   std::vector<std::string> path;  // kvasir, eval, logits
   std::vector<std::string> aliases;
   std::string summary;
-  std::string footer;  // examples and notes, in lines
+  std::string footer;  // examples and notes, in lines; what follows an empty line is not in the brief help
+  bool minor = false;  // declared with `minor()`
   std::vector<OptionGroup> groups;
   std::vector<CommandDescription> commands;
 
@@ -37,7 +39,8 @@ struct CommandDescription {
 // Of the program or one of its commands.
 CommandDescription describe(const CLI::App& app);
 
-// Help of at most a screen: groups that several verbs share are named only, unless `all`.
+// Help of at most a screen of 80 columns and 24 lines: minor flags and commands, and groups of flags that
+// several verbs share, are named in a line or two, unless `all`.
 std::string help_text(const CommandDescription& command, bool all);
 // kvasir(1), in roff's man macros.
 std::string man_page(const CommandDescription& root, const std::string& version);

@@ -23,14 +23,15 @@ class Describe : public testing::Test {
     add_list(*work, "--item", items_, "TEXT", "A thing");
     add_text(*work, "--in", file_, kFileValue, "What to read");
     work->add_flag("--dry", dry_, "Only say it");
+    minor({add_text(*work, "--rare", rare_, "TEXT", "Seldom needed")});
     add_whole(*work->add_option_group("Loading"), "--threads,-t", threads_, "Threads", 1);
-    work->footer("Example: prog work x");
-    CLI::App* tell = app_.add_subcommand("tell", "Tell");
+    work->footer("Example: prog work x\n\nWhat only the long help tells.");
+    CLI::App* tell = app_.add_subcommand("tell", "Tell")->group(kMinorGroup);
     CLI::App* story = tell->add_subcommand("story", "A story");
     add_text(*story, "--about", file_, "TEXT", "Whom");
   }
   CLI::App app_;
-  std::string model_, mode_, file_;
+  std::string model_, mode_, file_, rare_;
   std::vector<std::string> items_;
   bool dry_ = false;
   int threads_ = 1;
@@ -65,7 +66,29 @@ TEST_F(Describe, HelpNamesSharedFlagsAndExplainsThemOnRequest) {
   EXPECT_THAT(brief, HasSubstr("Loading: --threads\n"));
   EXPECT_THAT(brief, Not(HasSubstr("-t, --threads N")));
   EXPECT_THAT(full, HasSubstr("-t, --threads N"));
-  EXPECT_THAT(brief, HasSubstr("Example: prog work x"));
+  EXPECT_THAT(brief, HasSubstr("Example: prog work x\n"));
+}
+
+TEST_F(Describe, WhatIsMinorIsNamedInBriefAndExplainedOnRequest) {
+  const CommandDescription root = describe(app_), work = root.commands[0];
+  const std::string brief = help_text(work, false), full = help_text(work, true);
+  EXPECT_THAT(brief, HasSubstr("More: --rare\n"));
+  EXPECT_THAT(brief, Not(HasSubstr("Seldom needed")));
+  EXPECT_THAT(full, HasSubstr("--rare TEXT             Seldom needed\n"));
+  EXPECT_THAT(brief, Not(HasSubstr("long help")));
+  EXPECT_THAT(full, HasSubstr("Example: prog work x\n\nWhat only the long help tells.\n"));
+  EXPECT_THAT(help_text(root, false), HasSubstr("  work                    Work [hard]: now\nAlso: tell\n"));
+  EXPECT_THAT(help_text(root, true), HasSubstr("  tell                    Tell\n"));
+}
+
+TEST_F(Describe, NamesTakeTwoLinesAtMostAndTheRestIsCounted) {
+  CLI::App* work = app_.get_subcommand("work");
+  // Title and --threads take 18 columns, a name and its space 13: 18 + 4 * 13 = 70, 14 + 4 * 13 + 11 = 77.
+  for (char c = 'a'; c <= 'l'; ++c)
+    add_text(*work->get_option_group("Loading"), std::string("--flag-") + c + "xxxx", rare_, "TEXT", "");
+  EXPECT_THAT(help_text(describe(*work), false),
+              HasSubstr("Loading: --threads --flag-axxxx --flag-bxxxx --flag-cxxxx --flag-dxxxx\n"
+                        "  --flag-exxxx --flag-fxxxx --flag-gxxxx --flag-hxxxx --flag-ixxxx and 3 more\n"));
 }
 
 TEST_F(Describe, LinesAreWrappedAtSpaces) {

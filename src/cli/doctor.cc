@@ -147,7 +147,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
 
 void add_version(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("version", "Version and build");
+  CLI::App* command = app.add_subcommand("version", "Version and build")->group(kMinorGroup);
   add_json(*command, *json);
   command->footer("Example: kvasir version --json");
   command->callback([json, &invocation] { invocation.work = [json] { return version(*json); }; });
@@ -156,8 +156,7 @@ void add_version(CLI::App& app, Invocation& invocation) {
 void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   auto quick = std::make_shared<bool>(false);
-  CLI::App* command =
-      app.add_subcommand("doctor", "What this machine offers, its measured limits, what is missing");
+  CLI::App* command = app.add_subcommand("doctor", "What this machine offers, its limits, what is missing");
   add_json(*command, *json);
   command->add_flag("--quick", *quick, "Measure nothing");
   command->footer("Example: kvasir doctor --json > machine.json");

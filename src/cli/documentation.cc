@@ -10,8 +10,9 @@ namespace kvasir::cli {
 
 void add_completions(CLI::App& app, Invocation& invocation) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* command =
-      app.add_subcommand("completions", "Print a completion script for a shell")->alias("completion");
+  CLI::App* command = app.add_subcommand("completions", "Print a completion script for a shell")
+                          ->alias("completion")
+                          ->group(kMinorGroup);
   add_choice(*command, "SHELL", *shell, {"bash", "zsh", "fish"}, "bash, zsh or fish")->required();
   command->footer(
       "Examples:\n"
@@ -28,7 +29,7 @@ void add_completions(CLI::App& app, Invocation& invocation) {
 }
 
 void add_man(CLI::App& app, Invocation& invocation) {
-  CLI::App* command = app.add_subcommand("man", "Print the man page");
+  CLI::App* command = app.add_subcommand("man", "Print the man page")->group(kMinorGroup);
   command->footer("Example: kvasir man | man -l -");
   command->callback([&app, &invocation] {
     invocation.work = [&app] {

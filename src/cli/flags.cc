@@ -103,8 +103,8 @@ void PrefixFlags::add_to(CLI::App& command) {
 }
 
 void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
-  add_text(command, "--prompt-cache-dir", folder, kFolderValue,
-           fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also));
+  minor({add_text(command, "--prompt-cache-dir", folder, kFolderValue,
+                  fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also))});
   CLI::App& group = *command.get_option_group("Prefixes");
   add_text(group, "--prompt-cache-disk", disk, "SIZE",
            "Disk, for example 8G, for earlier prompts: written in the background, found by later runs");
@@ -137,6 +137,7 @@ void SamplingFlags::add_to(CLI::App& command) {
   add_whole(group, "--top-k", top_k, "Keep the k most likely tokens (0: off)", 0, kMost);
   add_number(group, "--top-p", top_p, "Keep the most likely tokens that make up this probability", 0, 1);
   add_number(group, "--min-p", min_p, "Drop tokens less likely than this share of the most likely one", 0, 1);
+  add_unsigned(group, "--seed", seed, "N", "Same seed, same text (default: a fresh one)");
   add_whole(group, "--min-tokens-to-keep", min_keep, "Of --min-p and --typical (default 1)", 1, kMost);
   add_number(group, "--typical", typical_p, "Locally typical sampling", 0, 1);
   add_number(group, "--top-n-sigma", top_n_sigma, "Keep logits within n standard deviations of the largest",
@@ -168,7 +169,6 @@ void SamplingFlags::add_to(CLI::App& command) {
   add_list(group, "--logit-bias", logit_bias, "ID=X", "Added to a token's logit");
   add_text(group, "--sampler-order", order, "ORDER",
            "mlx (default), llama, temperature_first, or stage names joined by ';'");
-  add_unsigned(group, "--seed", seed, "N", "Same seed, same text (default: a fresh one)");
 }
 
 engine::SamplingOptions SamplingFlags::options(double default_temperature) const {

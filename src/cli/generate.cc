@@ -219,17 +219,18 @@ void add_generate(CLI::App& app, Invocation& invocation) {
   CLI::Option* system_file =
       add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")->excludes(system);
   command->add_flag("--raw", flags->raw, "No chat template: complete the text as it is");
-  add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
+  CLI::Option* set = add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   add_whole(*command, "--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)", 0);
-  add_whole(*command, "--min-tokens", flags->min_tokens, "No end of answer before this many tokens", 0);
-  add_stop(*command, flags->stop, "Text that ends the answer");
-  command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end tokens");
+  CLI::Option* stop = add_stop(*command, flags->stop, "Text that ends the answer");
+  CLI::Option* min_tokens =
+      add_whole(*command, "--min-tokens", flags->min_tokens, "No end of answer before this many tokens", 0);
+  CLI::Option* ignore_eos = command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past end tokens");
   CLI::Option* samples =
       add_whole(*command, "--samples,--n", flags->samples, "Answers to draw, in one batch", 1, 128);
-  add_whole(*command, "--logprobs", flags->logprobs, "With JSON: the N likeliest tokens at each place", 0,
-            1 << 20);
+  CLI::Option* logprobs = add_whole(*command, "--logprobs", flags->logprobs,
+                                    "With JSON: the N likeliest tokens at each place", 0, 1 << 20);
   CLI::Option* json = add_json(*command, flags->json);
-  command->add_flag("--quiet,-q", flags->quiet, "No line about speed");
+  CLI::Option* quiet = command->add_flag("--quiet,-q", flags->quiet, "No line about speed");
   CLI::Option* jsonl = add_text(*command, "--jsonl", flags->batch.input, kFileValue,
                                 "Many prompts, one JSON object a line ('-': stdin)")
                            ->excludes(prompt)
@@ -241,9 +242,12 @@ void add_generate(CLI::App& app, Invocation& invocation) {
                             ->needs(jsonl);
   CLI::Option* overwrite =
       command->add_flag("--overwrite", flags->batch.overwrite, "Begin --output again")->needs(output);
-  command->add_flag("--resume", flags->batch.resume, "Keep the lines that --output holds, and go on")
-      ->needs(output)
-      ->excludes(overwrite);
+  CLI::Option* resume =
+      command->add_flag("--resume", flags->batch.resume, "Keep the lines that --output holds, and go on")
+          ->needs(output)
+          ->excludes(overwrite);
+  minor({stop, samples, logprobs, set, system_file, min_tokens, ignore_eos, quiet, jsonl, output, overwrite,
+         resume});
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
   flags->prefixes.add_disk_to(*command, "prompts are");

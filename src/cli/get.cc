@@ -60,11 +60,10 @@ void report_fetch(const GetFlags& flags, const std::filesystem::path& path, bool
 void add_get(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<GetFlags>();
   CLI::App* command = app.add_subcommand("get", "Fetch a model, resumable and verified")->alias("pull");
-  CLI::Option* model = add_text(*command, "MODEL", flags->model, kModelValue,
-                                "org/name[:QUANT][@REVISION], org/name/FILE, or a short name (--list)");
+  CLI::Option* model =
+      add_text(*command, "MODEL", flags->model, kModelValue, "org/name, or a short name (--list)");
   const std::vector<CLI::Option*> hub_only = {
-      add_text(*command, "--quant", flags->quant, "NAME",
-               "Quantization of a GGUF repository (default: the best that fits)"),
+      add_text(*command, "--quant", flags->quant, "NAME", "Quantization of a GGUF file (default: what fits)"),
       add_text(*command, "--revision", flags->revision, "NAME", "Branch, tag or commit (default main)"),
       add_whole(*command, "--context,--ctx", flags->context,
                 "Tokens that must fit beside the weights (default 8192)", 1),
@@ -86,16 +85,19 @@ void add_get(CLI::App& app, Invocation& invocation) {
   for (CLI::Option* option : hub_only) list->excludes(option);
   for (CLI::Option* option : fetching) list->excludes(option);
   add_json(*command, flags->json);
+  for (const char* flag : {"--connections", "--retries", "--force", "--if-missing"})
+    minor({command->get_option(flag)});
   command->footer(
       "Examples:\n"
-      "  kvasir get smollm2                               a starter model\n"
-      "  kvasir get Qwen/Qwen3-0.6B                       weights, configuration, tokenizer\n"
-      "  kvasir get unsloth/Qwen3-4B-GGUF                 the best quantization that fits\n"
-      "  kvasir get unsloth/Qwen3-4B-GGUF:Q4_K_M          this one\n"
-      "  kvasir get org/name/model-Q8_0.gguf@v1.0         one file, at a tag\n"
-      "Stopped or cut off, the same command goes on where it was. Files go to the Hugging Face\n"
-      "cache (HF_HUB_CACHE, HF_HOME), starter models to $KVASIR_MODELS. Token: HF_TOKEN;\n"
-      "mirror: HF_ENDPOINT.");
+      "  kvasir get smollm2                        a starter model\n"
+      "  kvasir get Qwen/Qwen3-0.6B                weights, configuration, tokenizer\n"
+      "  kvasir get unsloth/Qwen3-4B-GGUF          the best quantization that fits\n"
+      "  kvasir get unsloth/Qwen3-4B-GGUF:Q4_K_M   this one\n"
+      "  kvasir get org/name/model-Q8_0.gguf@v1.0  one file, at a tag\n"
+      "Stopped or cut off, the same command goes on where it was.\n"
+      "\n"
+      "Files go to the Hugging Face cache (HF_HUB_CACHE, HF_HOME), starter models to\n"
+      "$KVASIR_MODELS. Token: HF_TOKEN; mirror: HF_ENDPOINT.");
   command->callback([flags, hub_only, fetching, &invocation] {
     invocation.work = [flags, hub_only, fetching, &invocation] {
       std::string names;

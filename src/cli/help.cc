@@ -1,7 +1,11 @@
-// --help: a screen of 80 columns.
+// --help: a screen of 80 columns and 24 lines. --help-all: as long as it takes.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "cli/describe.h"
+#include "cli/options.h"
 
 namespace kvasir::cli {
 namespace {
@@ -37,42 +41,93 @@ std::string brief(const OptionDescription& option) {
   return name;
 }
 
+// "Title: name name", in at most two lines; what does not fit is counted.
+std::string names_line(const std::string& title, const std::vector<std::string>& names) {
+  constexpr size_t kLines = 2, kRoom = 12;  // " and 23 more"
+  std::vector<std::string> lines = {title + ":"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const size_t room = lines.size() == kLines && i + 1 < names.size() ? kRoom : 0;
+    if (lines.back().size() + 1 + names[i].size() + room <= kWidth) {
+      lines.back() += " " + names[i];
+    } else if (lines.size() < kLines) {
+      lines.push_back("  " + names[i]);
+    } else {
+      lines.back() += fmt::format(" and {} more", names.size() - i);
+      break;
+    }
+  }
+  return fmt::format("{}\n", fmt::join(lines, "\n"));
+}
+
+std::string entry(const OptionDescription& option) {
+  return entry(head(option), option.help + (option.repeatable ? "; repeatable" : ""));
+}
+
+bool asks_for_help(const OptionDescription& option) {
+  return std::find(option.names.begin(), option.names.end(), "--help") != option.names.end() ||
+         option.names.front() == "--help-all";
+}
+
+// What is explained, then the names of the rest.
+std::string brief_help(const CommandDescription& command) {
+  std::string text, list;
+  std::vector<std::string> more;
+  for (const CommandDescription& sub : command.commands) {
+    if (sub.minor)
+      more.push_back(sub.path.back());
+    else
+      text += entry(sub.path.back(), sub.summary);
+  }
+  if (!more.empty())
+    text += names_line("Also", more);
+  else if (!command.commands.empty())
+    text += "\n";
+  more.clear();
+  for (const OptionDescription& option : command.groups.front().options) {
+    if (asks_for_help(option)) continue;
+    if (option.minor)
+      more.push_back(brief(option));
+    else
+      text += entry(option);
+  }
+  text += entry("-h, --help, --help-all", "This help, or every flag explained");
+  if (!more.empty()) text += names_line(kMinorGroup, more);
+  for (size_t i = 1; i < command.groups.size(); ++i) {
+    std::vector<std::string> names;
+    for (const OptionDescription& option : command.groups[i].options) names.push_back(brief(option));
+    text += names_line(command.groups[i].title, names);
+  }
+  if (!command.footer.empty()) text += "\n" + command.footer.substr(0, command.footer.find("\n\n")) + "\n";
+  return text;
+}
+
+std::string full_help(const CommandDescription& command) {
+  std::string text;
+  for (const CommandDescription& sub : command.commands) text += entry(sub.path.back(), sub.summary);
+  if (!command.commands.empty()) text += "\n";
+  for (const OptionGroup& group : command.groups) {
+    if (!group.title.empty()) text += "\n" + group.title + "\n";
+    for (const OptionDescription& option : group.options) text += entry(option);
+  }
+  if (!command.footer.empty()) text += "\n" + command.footer + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string help_text(const CommandDescription& command, bool all) {
-  std::string positionals, list;
-  bool has_options = false;
-  for (const OptionDescription& option : command.groups.front().options) {
-    if (option.positional)
-      positionals += option.required ? " " + option.names[0] : " [" + option.names[0] + "]";
-    has_options = has_options || !option.positional;
-    list += entry(head(option), option.help + (option.repeatable ? "; repeatable" : ""));
-  }
   std::string text = command.summary + "\nUsage: " + command.words();
   for (const std::string& alias : command.aliases) text += " (or " + alias + ")";
   if (!command.commands.empty()) text += command.path.size() == 1 ? " COMMAND" : " SUBCOMMAND";
-  text += positionals;
-  if (has_options || command.groups.size() > 1) text += " [OPTIONS]";
-  text += "\n\n";
-  for (const CommandDescription& sub : command.commands) text += entry(sub.path.back(), sub.summary);
-  if (!command.commands.empty()) text += "\n";
-  text += list;
-  for (size_t i = 1; i < command.groups.size(); ++i) {
-    const OptionGroup& group = command.groups[i];
-    if (all) {
-      text += "\n" + group.title + "\n";
-      for (const OptionDescription& option : group.options)
-        text += entry(head(option), option.help + (option.repeatable ? "; repeatable" : ""));
-    } else {
-      std::string names = group.title + ":";
-      for (const OptionDescription& option : group.options) names += " " + brief(option);
-      text += wrap(names, 2, kWidth) + "\n";
-    }
+  bool has_options = command.groups.size() > 1;
+  for (const OptionDescription& option : command.groups.front().options) {
+    if (option.positional)
+      text += option.required ? " " + option.names[0] : " [" + option.names[0] + "]";
+    else
+      has_options = true;
   }
-  if (command.groups.size() > 1 && !all)
-    text += fmt::format("({} --help-all explains these.)\n", command.words());
-  if (!command.footer.empty()) text += "\n" + command.footer + "\n";
-  return text;
+  if (has_options) text += " [OPTIONS]";
+  return text + "\n\n" + (all ? full_help(command) : brief_help(command));
 }
 
 }  // namespace kvasir::cli

@@ -135,8 +135,7 @@ int ls(const LsFlags& flags) {
 
 void add_ls(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<LsFlags>();
-  CLI::App* command =
-      app.add_subcommand("ls", "The models on this machine: kvasir's, Hugging Face's, LM Studio's, Ollama's");
+  CLI::App* command = app.add_subcommand("ls", "The models on this machine, of other programs too");
   add_text(*command, "FILTER", flags->filter, "FILTER", "Only names that contain this");
   command->add_flag("--quick", flags->quick, "Open no model: do not say which can run");
   add_json(*command, flags->json, "Machine-readable output, with paths");

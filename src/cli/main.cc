@@ -97,7 +97,7 @@ int run(int argc, char** argv) {
       "  kvasir get smollm2                               fetch a small model\n"
       "  kvasir chat smollm2                              talk to it\n"
       "  kvasir generate model.gguf --prompt 'Once upon'  one answer\n"
-      "  kvasir fit model.gguf --context 32768            will it fit in memory?\n"
+      "\n"
       "MODEL is a GGUF file, a model folder, or a short name (kvasir get --list).\n"
       "Exit status: 0 done, 1 failure, 2 wrong usage, 3 unsupported, 4 does not fit,\n"
       "130 interrupted.");

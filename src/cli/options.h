@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -20,6 +21,12 @@ inline constexpr char kFileValue[] = "FILE";
 inline constexpr char kFolderValue[] = "DIR";
 inline constexpr char kModelValue[] = "MODEL";
 inline constexpr char kModelHelp[] = "GGUF file, model folder, or short name";
+
+// Flags and commands that the brief help names without a word of explanation.
+inline constexpr char kMinorGroup[] = "More";
+inline void minor(std::initializer_list<CLI::Option*> options) {
+  for (CLI::Option* option : options) option->group(kMinorGroup);
+}
 
 // In CLI::Option::each, which names the flag. Throws CLI::ValidationError.
 [[noreturn]] void refuse_value(const std::string& text, const std::string& expected);

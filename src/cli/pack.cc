@@ -55,8 +55,7 @@ int pack(const PackFlags& flags) {
 
 void add_pack(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<PackFlags>();
-  CLI::App* command =
-      app.add_subcommand("pack", "Write a model's packed weights, which later runs map at once and share");
+  CLI::App* command = app.add_subcommand("pack", "Write packed weights, which later runs map and share");
   add_model(*command, flags->model);
   add_output(*command, "--out,-o", flags->out,
              "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");

@@ -312,8 +312,8 @@ void add_rm(CLI::App& app, Invocation& invocation) {
   add_json(*command, flags->json);
   command->footer(
       "Examples:\n"
-      "  kvasir rm unsloth/Qwen3-4B-GGUF:Q8_0             one quantization\n"
-      "  kvasir rm org/name --yes                         a repository with all its revisions\n"
+      "  kvasir rm unsloth/Qwen3-4B-GGUF:Q8_0  one quantization\n"
+      "  kvasir rm org/name --yes              a repository with all its revisions\n"
       "Content that another revision uses stays.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return rm(*flags); }; });
 }

@@ -94,7 +94,8 @@ int synth(const SynthFlags& flags) {
 void add_synth(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<SynthFlags>();
   CLI::App* command =
-      app.add_subcommand("synth", "Write a checkpoint of random weights, for tests and benchmarks");
+      app.add_subcommand("synth", "Write a checkpoint of random weights, for tests and benchmarks")
+          ->group(kMinorGroup);
   add_output(*command, "OUT", flags->out, "Folder (safetensors, MLX) or .gguf file to write");
   add_text(*command, "--family", flags->family, "NAME", "model_type (see --list; default llama)");
   add_text(*command, "--size", flags->size, "NAME", "See --list; default tiny");
@@ -106,7 +107,7 @@ void add_synth(CLI::App& app, Invocation& invocation) {
   command->add_flag("--overwrite", flags->overwrite, "Replace what OUT holds");
   command->add_flag("--list", flags->list, "List families and sizes");
   add_json(*command, flags->json);
-  command->footer("Example: kvasir synth /tmp/bench.gguf --family llama --size 1b --format gguf-q4_0");
+  command->footer("Example: kvasir synth bench.gguf --family llama --size 1b --format gguf-q4_0");
   command->callback([flags, &invocation] { invocation.work = [flags] { return synth(*flags); }; });
 }
 

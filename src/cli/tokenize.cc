@@ -120,7 +120,7 @@ void add_detokenize(CLI::App& app, Invocation& invocation) {
     bool keep_special = false, json = false;
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("detokenize", "Token ids to text");
+  CLI::App* command = app.add_subcommand("detokenize", "Token ids to text")->group(kMinorGroup);
   add_model(*command, flags->model);
   add_text(*command, "--ids", flags->ids, kFileValue, "JSON list of token ids")->required();
   command->add_flag("--keep-special", flags->keep_special, "Write special tokens out");
@@ -136,7 +136,8 @@ void add_detokenize(CLI::App& app, Invocation& invocation) {
 void add_render(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* command =
-      app.add_subcommand("render", "The prompt that the model's chat template makes of a conversation");
+      app.add_subcommand("render", "The prompt that the model's chat template makes of a conversation")
+          ->group(kMinorGroup);
   add_model(*command, flags->model);
   add_text(*command, "--messages", flags->messages, kFileValue,
            "JSON list of messages ({\"role\", \"content\", ...})")
