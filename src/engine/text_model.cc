@@ -42,11 +42,26 @@ TextSide from_gguf(const formats::GgufFile& file) {
   return side;
 }
 
-TextSide from_folder(const formats::Checkpoint& checkpoint) {
-  const formats::AuxiliaryFiles& files = checkpoint.files();
-  const std::string folder = checkpoint.path().string();
+// What a folder without a model may still hold: a tokenizer of its own, with its companions; or the one file.
+std::optional<formats::AuxiliaryFiles> tokenizer_alone(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored) && path.extension() == ".json") {
+    formats::AuxiliaryFiles files;
+    files.tokenizer_json = path;
+    return files;
+  }
+  if (!fs::is_regular_file(path / "tokenizer.json", ignored) || fs::exists(path / "config.json", ignored))
+    return std::nullopt;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path))
+    if (entry.path().extension() == ".gguf") return std::nullopt;
+  return formats::find_auxiliary_files(path);
+}
+
+TextSide from_files(const formats::AuxiliaryFiles& files, const std::filesystem::path& folder,
+                    std::string_view config_json) {
   if (!files.tokenizer_json)
-    throw_error(ErrorCode::not_found, "{}: has no tokenizer.json{}", printable(folder),
+    throw_error(ErrorCode::not_found, "{}: has no tokenizer.json{}", printable(folder.string()),
                 files.has_only_foreign_tokenizer
                     ? ": its tokenizer files are of another kind, convert them with transformers"
                     : "");
@@ -62,7 +77,7 @@ TextSide from_folder(const formats::Checkpoint& checkpoint) {
   text.special_tokens_map_json = specials;
   text.added_tokens_json = added;
   text.generation_config_json = generation;
-  text.config_json = checkpoint.config_text();
+  text.config_json = config_json;
   text.name = files.tokenizer_json->string();
   side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::Tokenizer::from_files(text));
   auto templates =
@@ -82,8 +97,14 @@ TextSide from_folder(const formats::Checkpoint& checkpoint) {
 }  // namespace
 
 TextSide TextSide::open(const std::filesystem::path& path) {
-  const formats::Checkpoint checkpoint = formats::Checkpoint::open(path);
-  TextSide side = checkpoint.gguf() != nullptr ? from_gguf(*checkpoint.gguf()) : from_folder(checkpoint);
+  const auto of_checkpoint = [&] {
+    const formats::Checkpoint checkpoint = formats::Checkpoint::open(path);
+    return checkpoint.gguf() != nullptr
+               ? from_gguf(*checkpoint.gguf())
+               : from_files(checkpoint.files(), checkpoint.path(), checkpoint.config_text());
+  };
+  const std::optional<formats::AuxiliaryFiles> alone = tokenizer_alone(path);
+  TextSide side = alone ? from_files(*alone, path, {}) : of_checkpoint();
   side.name = path.filename().string();
   const tokenizer::Tokenizer& tokenizer = *side.tokenizer;
   add_special(side.special_tokens, tokenizer, "bos_token", tokenizer.bos_id());

@@ -26,6 +26,8 @@ struct TextSide {
 
   bool has_template() const { return templates != nullptr && !templates->empty(); }
 
+  // `path`: a checkpoint (formats::Checkpoint), or a tokenizer without a model: a tokenizer.json, or a folder
+  // that holds one and its companions.
   // Throws Error{not_found} when the checkpoint has no tokenizer (and `tokenizer_required`), or the
   // tokenizer's own errors.
   static TextSide open(const std::filesystem::path& path);

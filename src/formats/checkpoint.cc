@@ -67,30 +67,6 @@ std::optional<fs::path> if_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored) ? std::optional(path) : std::nullopt;
 }
 
-AuxiliaryFiles find_auxiliary_files(const fs::path& folder) {
-  AuxiliaryFiles files;
-  files.tokenizer_json = if_file(folder / "tokenizer.json");
-  files.tokenizer_config = if_file(folder / "tokenizer_config.json");
-  files.special_tokens_map = if_file(folder / "special_tokens_map.json");
-  files.added_tokens = if_file(folder / "added_tokens.json");
-  files.generation_config = if_file(folder / "generation_config.json");
-  files.kv_config = if_file(folder / "kv_config.json");
-  files.preprocessor_config = if_file(folder / "preprocessor_config.json");
-  files.processor_config = if_file(folder / "processor_config.json");
-  files.chat_template_jinja = if_file(folder / "chat_template.jinja");
-  files.chat_template_json = if_file(folder / "chat_template.json");
-  files.has_vision_sidecar = if_file(folder / "optiq_vision.safetensors").has_value();
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", ignored))
-    if (entry.path().extension() == ".jinja" && entry.is_regular_file(ignored))
-      files.additional_templates.emplace(entry.path().stem().string(), entry.path());
-  if (!files.tokenizer_json)
-    for (const auto& entry : fs::directory_iterator(folder, ignored))
-      if (entry.path().filename() == "tokenizer.model" || entry.path().extension() == ".tiktoken")
-        files.has_only_foreign_tokenizer = true;
-  return files;
-}
-
 std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -159,6 +135,30 @@ int64_t TensorEntry::rows() const {
   int64_t rows = 1;
   for (size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
   return rows;
+}
+
+AuxiliaryFiles find_auxiliary_files(const fs::path& folder) {
+  AuxiliaryFiles files;
+  files.tokenizer_json = if_file(folder / "tokenizer.json");
+  files.tokenizer_config = if_file(folder / "tokenizer_config.json");
+  files.special_tokens_map = if_file(folder / "special_tokens_map.json");
+  files.added_tokens = if_file(folder / "added_tokens.json");
+  files.generation_config = if_file(folder / "generation_config.json");
+  files.kv_config = if_file(folder / "kv_config.json");
+  files.preprocessor_config = if_file(folder / "preprocessor_config.json");
+  files.processor_config = if_file(folder / "processor_config.json");
+  files.chat_template_jinja = if_file(folder / "chat_template.jinja");
+  files.chat_template_json = if_file(folder / "chat_template.json");
+  files.has_vision_sidecar = if_file(folder / "optiq_vision.safetensors").has_value();
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", ignored))
+    if (entry.path().extension() == ".jinja" && entry.is_regular_file(ignored))
+      files.additional_templates.emplace(entry.path().stem().string(), entry.path());
+  if (!files.tokenizer_json)
+    for (const auto& entry : fs::directory_iterator(folder, ignored))
+      if (entry.path().filename() == "tokenizer.model" || entry.path().extension() == ".tiktoken")
+        files.has_only_foreign_tokenizer = true;
+  return files;
 }
 
 Checkpoint Checkpoint::open(const fs::path& path, const CheckpointOptions& options) {

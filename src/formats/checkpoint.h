@@ -48,6 +48,9 @@ struct AuxiliaryFiles {
   bool has_only_foreign_tokenizer = false;  // tokenizer.model or *.tiktoken without tokenizer.json
 };
 
+// Of a model's folder, or of one that holds the text side alone.
+AuxiliaryFiles find_auxiliary_files(const std::filesystem::path& folder);
+
 // One tensor, or one MLX triplet (weight, scales, biases) or another tool's set under the name of its weight.
 struct TensorEntry {
   std::string name;  // "model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight"

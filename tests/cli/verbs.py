@@ -501,6 +501,14 @@ def bad_input(at):
     piped = subprocess.run(["bash", "-c", f"'{KVASIR}' tokenize smollm2 --json --file <(printf 'a b')"], capture_output=True, env=ENV)
     check(piped.returncode == 0 and len(json.loads(piped.stdout)["ids"]) == 2, "process substitution is a file, too")
     check(json.loads(run("tokenize", "smollm2", "--json", stdin=bytes(range(256))).stdout)["ids"] != [], "binary input is tokenized")
+    words = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+             "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"}}
+    os.mkdir(at("words"))
+    for place in (at("words/tokenizer.json", json.dumps(words)), at("words")):
+        shown = run("tokenize", place, "--text", "b a c", "--json").stdout
+        check(json.loads(shown) == {"ids": [1, 0, 2], "pieces": ["b", "a", "?"]}, "a tokenizer without a model tokenizes")
+        check(run("detokenize", place, "--ids", at("two.json", "[0, 1]")).stdout == b"a b", "and its ids become text")
+    expect_exit(1, "fit", at("words"), contains="no model")
     pieces = run("generate", "smollm2", "--prompt", "Write an emoji.", "--json", "--logprobs", 300, "--max-tokens", 4, "--temperature", 0)
     check(pieces.returncode == 0 and len(json.loads(pieces.stdout)["logprobs"][0]["top"]) == 300, "pieces that are no characters do not break JSON")
 
