@@ -169,6 +169,19 @@ void KvkFile::verify_tensors(ThreadTeam* team) const {
     for (const KvkTensor& entry : group.planes) tensors.push_back(&entry);
   }
   if (header_.state) tensors.push_back(&*header_.state);
+  // What belongs to nothing is zero: before the data, between tensors, behind the last one.
+  const auto whole = file_.bytes();
+  size_t end = kPreamble + read_le<uint32_t>(whole.data() + 12);
+  const auto check_gap = [&](size_t next) {
+    const auto gap = whole.subspan(end, next - end);
+    if (std::any_of(gap.begin(), gap.end(), [](std::byte b) { return b != std::byte{0}; }))
+      throw_error(ErrorCode::corrupt_file, "{}: bytes between {} and {} are not zero", path(), end, next);
+  };
+  for (const KvkTensor* entry : tensors) {
+    check_gap(data_start_ + entry->offset);
+    end = data_start_ + entry->offset + entry->bytes;
+  }
+  check_gap(whole.size());
   share(team, tensors.size(), [&](size_t i, size_t) {
     const auto bytes = tensor(*tensors[i]);
     if (hex64(XXH64(bytes.data(), bytes.size(), 0)) != tensors[i]->hash)

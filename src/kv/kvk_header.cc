@@ -142,6 +142,14 @@ KvkGroup parse_group(const json& object, const std::string& path, size_t index, 
        {std::pair{geometry.codec.k, geometry.head_dim_k}, std::pair{geometry.codec.v, geometry.head_dim_v}})
     if (const std::string reason = why_invalid(codec, dim); !reason.empty())
       corrupt(path, fmt::format("{}: {}", fields.where(), reason));
+  // Sizes of pages and tensors are products of this, at most 2^16 layers and 2^31 tokens.
+  constexpr size_t kMostTokenBytes = size_t{1} << 30;
+  size_t token = 0;
+  for (const Plane& plane : planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v))
+    token += static_cast<size_t>(geometry.kv_heads) * plane.bytes;
+  if (token > kMostTokenBytes)
+    corrupt(path,
+            fmt::format("{}: {} bytes for a token of one layer are not possible", fields.where(), token));
   group.first = static_cast<int32_t>(fields.integer("first_position", 0, header.offset()));
   if (!geometry.window && group.first != 0)
     corrupt(path, fmt::format("{} is full, but begins at {}", fields.where(), group.first));

@@ -1,5 +1,6 @@
 #include "kv/scheme.h"
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -147,6 +148,16 @@ const SchemeLayer& find_layer(std::span<const SchemeLayer> layers, int64_t index
               layers.size());
 }
 
+// The last two are what `kvasir eval kv-sensitivity` adds.
+void check_members(const nlohmann::json& entry, const std::string& source) {
+  static const std::vector<std::string> known = {"layer_idx", "bits",     "group_size",
+                                                 "codec",     "measured", "planes"};
+  for (const auto& [key, value] : entry.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw_error(ErrorCode::corrupt_file, "{}: unknown member \"{}\" (known: {})", source, printable(key),
+                  fmt::join(known, ", "));
+}
+
 Choices read_config(const std::filesystem::path& path, std::span<const SchemeLayer> layers, Dtype plain) {
   const std::string file = path.string();
   const nlohmann::json config = formats::read_json_file(path, size_t{4} << 20);
@@ -161,6 +172,7 @@ Choices read_config(const std::filesystem::path& path, std::span<const SchemeLay
     const std::string source = fmt::format("{}: entry {}", file, i);
     if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
       throw_error(ErrorCode::corrupt_file, "{}: no integer \"layer_idx\"", source);
+    check_members(entry, source);
     const int64_t index = entry["layer_idx"].get<int64_t>();
     const SchemeLayer& layer = find_layer(layers, index, source);
     CodecPair codec;
@@ -209,6 +221,7 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
   for (const auto& entry : table) {
     if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
       throw_error(ErrorCode::corrupt_file, "{}: each layer needs an integer \"layer_idx\"", file);
+    check_members(entry, fmt::format("{}: layer {}", file, entry["layer_idx"].get<int64_t>()));
     const LayerGeometry& layer = find_layer(layers, entry["layer_idx"].get<int64_t>(), file).geometry;
     if (options.contains(layer.layer))
       throw_error(ErrorCode::invalid_input, "{}: layer {} is listed twice", file, layer.layer);

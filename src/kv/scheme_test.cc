@@ -240,7 +240,7 @@ TEST(Scheme, ConfigFile) {
         R"([{"layer_idx":9,"bits":8}])", R"([{"layer_idx":0,"bits":7}])",
         R"([{"layer_idx":0,"bits":8,"codec":"f32"}])", R"([{"layer_idx":0}])",
         R"([{"layer_idx":0,"codec":3}])", R"([{"layer_idx":0,"bits":8,"group_size":"a"}])", "[",
-        R"([{"layer_idx":-1,"bits":8}])"}) {
+        R"([{"layer_idx":-1,"bits":8}])", R"([{"layer_idx":0,"bits":8,"group":32}])"}) {
     folder.write("bad.json", bad);
     EXPECT_THROW(resolve_scheme(request("config:" + (folder.path() / "bad.json").string()), model(4)), Error)
         << bad;

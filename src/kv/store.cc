@@ -24,11 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Held shared while a draft exists, and exclusively by whoever looks for drafts that nobody writes any more.
+// A lock among processes, by a file of the store. Where it cannot be had (a folder that may only be read, a
+// file system without locks) the work goes on without.
 class StoreLock {
  public:
-  StoreLock(const fs::path& dir, int operation) {
-    fd_ = ::open((dir / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  StoreLock(const fs::path& dir, const char* file, int operation) {
+    fd_ = ::open((dir / file).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     held_ = fd_ >= 0 && ::flock(fd_, operation) == 0;
   }
   StoreLock(const StoreLock&) = delete;
@@ -42,6 +43,12 @@ class StoreLock {
   int fd_ = -1;
   bool held_ = false;
 };
+
+// Held shared while a draft exists, and exclusively by whoever looks for drafts that nobody writes any more.
+constexpr char kDraftLock[] = ".lock";
+// Held exclusively, for a moment, while a new entry takes the place of others: two that each saw the other
+// would both be gone.
+constexpr char kReplaceLock[] = ".replace.lock";
 
 std::string hash_name(std::string_view text) {
   return hex64(XXH64(text.data(), text.size(), 0));
@@ -166,7 +173,7 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
     warn(fmt::format("{}: the index cannot be written; it is kept in memory", options_.dir.string()));
   {
     // Only without any writer: a draft that is being written looks like an orphan.
-    const StoreLock lock(options_.dir, LOCK_EX | LOCK_NB);
+    const StoreLock lock(options_.dir, kDraftLock, LOCK_EX | LOCK_NB);
     if (lock.held())
       visit_files(options_.dir, 2, [](const fs::path& path) {
         const std::string& name = path.native();
@@ -276,19 +283,15 @@ void DiskStore::drop(const StoreEntry& entry, const std::string& reason) {
 std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& entry, int32_t length,
                                            ThreadTeam* team) {
   const auto begin = std::chrono::steady_clock::now();
+  std::optional<Sequence> sequence;
   try {
     const KvkFile file = KvkFile::open(entry.path, options_.verify);
     if (const std::string reason = mismatch(file.header().identity); !reason.empty())
       throw_error(ErrorCode::invalid_input, "{}: {}", entry.path.string(), reason);
     if (file.header().tokens != entry.tokens)
       throw_error(ErrorCode::corrupt_file, "{}: other tokens than the index says", entry.path.string());
-    Sequence sequence = restore_sequence(cache, file, team);
-    sequence.truncate(length);
-    used(entry);
-    const std::lock_guard lock(mutex_);
-    counters_.restore_ms_last =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-    return sequence;
+    sequence = restore_sequence(cache, file, team);
+    sequence->truncate(length);
   } catch (const KvPoolExhausted&) {
     throw;
   } catch (const Error& error) {
@@ -300,10 +303,17 @@ std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& ent
     drop(entry, error.what());
     return std::nullopt;
   }
+  used(entry);
+  const std::lock_guard lock(mutex_);
+  counters_.restore_ms_last =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return sequence;
 }
 
-StoreEntry DiskStore::write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                            const Sequence& sequence, std::string_view metadata, const WriteWatch& watch) {
+std::optional<StoreEntry> DiskStore::write(std::string_view name, std::string_view ns,
+                                           std::span<const int32_t> tokens, const Sequence& sequence,
+                                           std::string_view metadata, const WriteWatch& watch,
+                                           const Replaces& replaces) {
   KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
   KvkHeader header;
   header.identity = options_.identity;
@@ -315,12 +325,22 @@ StoreEntry DiskStore::write(std::string_view name, std::string_view ns, std::spa
   header.tokens.assign(tokens.begin(), tokens.end());
   const fs::path path = new_entry_path(options_.dir, header.identity, !name.empty());
   {
-    const StoreLock lock(options_.dir, LOCK_SH);
+    const StoreLock lock(options_.dir, kDraftLock, LOCK_SH);
     write_kvk(path, std::move(header), sequence, watch);
   }
-  StoreEntry entry = entry_of(path, read_kvk_header(path));
   const std::lock_guard lock(mutex_);
-  index_->insert(folder_, entry);
+  const StoreLock replacing(options_.dir, kReplaceLock, LOCK_EX);
+  // Another process may have removed it already, or put a newer one in its place.
+  std::optional<StoreEntry> entry;
+  try {
+    entry = entry_of(path, read_kvk_header(path));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    return std::nullopt;
+  }
+  index_->insert(folder_, *entry);
+  for (const StoreEntry& other : std::vector<StoreEntry>(index_->entries(folder_)))
+    if (other.path != path && replaces(*entry, other)) erase(other);
   return entry;
 }
 
@@ -342,18 +362,18 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
   try {
     WriteWatch capped = watch;
     capped.cap_bytes = options_.cap_bytes;
-    const StoreEntry stored = write({}, ns, tokens, sequence, {}, capped);
-    // From here on the sequence may be gone: watch.read has said that it is not needed.
-    const auto whole = static_cast<int32_t>(tokens.size());
-    const std::lock_guard lock(mutex_);
-    for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
-      if (entry.path == stored.path || entry.ns != ns || !entry.name.empty()) continue;
-      const auto length = static_cast<int32_t>(entry.tokens.size());
-      if (length > whole || common_prefix(entry.tokens, tokens) != length) continue;
+    const auto replaces = [](const StoreEntry& entry, const StoreEntry& other) {
+      if (other.ns != entry.ns || !other.name.empty()) return false;
+      const size_t length = other.tokens.size(), whole = entry.tokens.size();
+      if (length > whole || common_prefix(other.tokens, entry.tokens) != static_cast<int32_t>(length))
+        return false;
       const bool ancestor = length < whole;
-      if (!ancestor || (stored.trimmable && length >= stored.min_reusable)) erase(entry);
-    }
-    evict_to_cap(stored.path);
+      return !ancestor || (entry.trimmable && static_cast<int32_t>(length) >= entry.min_reusable);
+    };
+    // After this the sequence may be gone: watch.read has said that it is not needed.
+    const std::optional<StoreEntry> stored = write({}, ns, tokens, sequence, {}, capped, replaces);
+    const std::lock_guard lock(mutex_);
+    if (stored) evict_to_cap(stored->path);
     ++counters_.stores;
     return true;
   } catch (const Error& error) {
@@ -375,10 +395,9 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   if (metadata.size() > size_t{32} << 20)
     throw_error(ErrorCode::invalid_input, "conversation '{}': {} bytes of metadata are more than 32 MiB",
                 printable(name), metadata.size());
-  const fs::path path = write(name, ns, tokens, sequence, metadata, watch).path;
+  write(name, ns, tokens, sequence, metadata, watch,
+        [](const StoreEntry& entry, const StoreEntry& other) { return other.name == entry.name; });
   const std::lock_guard lock(mutex_);
-  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
-    if (entry.name == name && entry.path != path) erase(entry);
   ++counters_.stores;
 }
 
@@ -536,7 +555,7 @@ fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens
     }
   });
   const fs::path path = new_entry_path(dir, header.identity, !header.name.empty());
-  const StoreLock lock(dir, LOCK_SH);
+  const StoreLock lock(dir, kDraftLock, LOCK_SH);
   convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens);
   for (const fs::path& duplicate : duplicates) ::unlink(duplicate.c_str());
   return path;

@@ -114,8 +114,11 @@ class DiskStore {
   uint64_t cap_bytes() const { return options_.cap_bytes; }
 
  private:
-  StoreEntry write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
-                   const Sequence& sequence, std::string_view metadata, const WriteWatch& watch);
+  using Replaces = bool (*)(const StoreEntry& entry, const StoreEntry& other);
+  // The new entry, in the place of those that it `replaces`. Nothing: another process has removed it already.
+  std::optional<StoreEntry> write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
+                                  const Sequence& sequence, std::string_view metadata,
+                                  const WriteWatch& watch, const Replaces& replaces);
   std::string mismatch(const StoreIdentity& file) const;  // whatever its ns; empty: ours
   void used(const StoreEntry& entry);
   void drop(const StoreEntry& entry, const std::string& reason);

@@ -154,6 +154,22 @@ TEST(DiskStore, AFileSystemThatRunsFull) {
     const auto found = store.find("", joined(counting(0, 9), {1}));
     if (!found || !store.restore(g.cache, found->entry, found->length)) return 7;
     if (!difference(large).empty()) return 8;
+    store.save("kept", "", row.tokens, row.sequence, "m");
+    // Not a byte left, for the index neither: what is there is read all the same, and stays.
+    {
+      std::ofstream filler(small / "filler", std::ios::binary);
+      while (filler.put('x').flush()) {
+      }
+    }
+    for (DiskStore* one : {&store, std::make_unique<DiskStore>(g.options()).release()}) {
+      const auto kept = one->find("", joined(counting(0, 9), {1}));
+      if (!kept || !one->restore(g.cache, kept->entry, kept->length)) return 11;
+      if (one->load("kept", g.cache).tokens != row.tokens || !one->stats().index_in_memory) return 12;
+      if (g.files() != 2) return 13;
+      if (one != &store) delete one;
+    }
+    fs::remove(small / "filler");
+    if (!store.remove_named("kept")) return 14;
     DiskStore again(g.options());  // opens, and has room for what is small
     TestRow other = g.computed(counting(500, 9));
     return again.entries().size() == 1 && again.put("", other.tokens, other.sequence) ? 0 : 9;
@@ -284,6 +300,30 @@ TEST(DiskStore, ACrashAtAnyStepOfAWriteLeavesNoEntry) {
   }
   EXPECT_TRUE(store.find("", joined(counting(500, 9), {1})));
   EXPECT_EQ(difference(row), "");
+}
+
+// As two processes would: each store has an index connection of its own. Both new files are there before
+// either takes the place of others.
+TEST(DiskStore, OfTwoThatSaveOneNameAtOnceOneIsKept) {
+  Fixture f({.page = 4});
+  const TestRow old = f.computed(counting(50, 5));
+  const TestRow rows[2] = {f.computed(counting(0, 5)), f.computed(counting(100, 5))};
+  DiskStore stores[2] = {DiskStore(f.options()), DiskStore(f.options())};
+  stores[0].save("talk", "", old.tokens, old.sequence, "");
+  std::vector<std::thread> writers;
+  {
+    const testing::Held held(f.dir, ".replace.lock");
+    for (int i = 0; i < 2; ++i)
+      writers.emplace_back([&, i] { stores[i].save("talk", "", rows[i].tokens, rows[i].sequence, ""); });
+    for (int i = 0; i < 2000 && f.files() < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(f.files(), 3u);
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(f.files(), 1u);
+  for (DiskStore& store : stores) {
+    const auto tokens = store.load("talk", f.cache).tokens;
+    EXPECT_TRUE(tokens == rows[0].tokens || tokens == rows[1].tokens);
+  }
 }
 
 TEST(DiskStore, TwoProcessesShareOneStore) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -193,30 +194,57 @@ const std::vector<StoreEntry>& StoreIndex::entries(const std::filesystem::path& 
   return cached_;
 }
 
-void StoreIndex::insert(const std::filesystem::path& folder, const StoreEntry& entry) {
+// A copy of what the file says.
+void StoreIndex::to_memory() {
+  sqlite3* file = std::exchange(db_, nullptr);
+  in_memory_ = true;
+  KVASIR_CHECK(open(":memory:"));
+  if (sqlite3_backup* copy = sqlite3_backup_init(db_, "main", file, "main")) {
+    sqlite3_backup_step(copy, -1);
+    sqlite3_backup_finish(copy);
+  }
+  sqlite3_close(file);
+}
+
+template <typename Change>
+void StoreIndex::change(const Change& make) {
   cached_version_ = -1;
-  Statement statement(db_, "INSERT OR REPLACE INTO entries VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
-  statement.bind(1, entry.path.native()).bind(2, folder.native()).bind(3, entry.ns).bind(4, entry.name);
-  statement.bind(5, static_cast<int64_t>(entry.bytes))
-      .bind(6, entry.used_ms)
-      .bind(7, entry.created_ms)
-      .bind(8, int64_t{entry.trimmable});
-  statement.bind(9, int64_t{entry.min_reusable}).bind(10, entry.tokens);
-  statement.step();
+  try {
+    make();
+  } catch (const Error&) {
+    if (in_memory_) throw;
+    to_memory();
+    make();
+  }
+}
+
+void StoreIndex::insert(const std::filesystem::path& folder, const StoreEntry& entry) {
+  change([&] {
+    Statement statement(db_, "INSERT OR REPLACE INTO entries VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    statement.bind(1, entry.path.native()).bind(2, folder.native()).bind(3, entry.ns).bind(4, entry.name);
+    statement.bind(5, static_cast<int64_t>(entry.bytes))
+        .bind(6, entry.used_ms)
+        .bind(7, entry.created_ms)
+        .bind(8, int64_t{entry.trimmable});
+    statement.bind(9, int64_t{entry.min_reusable}).bind(10, entry.tokens);
+    statement.step();
+  });
 }
 
 void StoreIndex::erase(const std::filesystem::path& path) {
-  cached_version_ = -1;
-  Statement statement(db_, "DELETE FROM entries WHERE path = ?");
-  statement.bind(1, path.native());
-  statement.step();
+  change([&] {
+    Statement statement(db_, "DELETE FROM entries WHERE path = ?");
+    statement.bind(1, path.native());
+    statement.step();
+  });
 }
 
 void StoreIndex::touch(const std::filesystem::path& path, int64_t used_ms) {
-  cached_version_ = -1;
-  Statement statement(db_, "UPDATE entries SET used = ? WHERE path = ?");
-  statement.bind(1, used_ms).bind(2, path.native());
-  statement.step();
+  change([&] {
+    Statement statement(db_, "UPDATE entries SET used = ? WHERE path = ?");
+    statement.bind(1, used_ms).bind(2, path.native());
+    statement.step();
+  });
 }
 
 }  // namespace kvasir::kv

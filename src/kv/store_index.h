@@ -1,4 +1,6 @@
-// The SQLite index of a store's files: derived, rebuilt when it is of no use. Private to kv/.
+// The SQLite index of a store's files: derived, rebuilt when it is of no use, and kept in memory from the
+// moment when its file cannot be written (a full disk): nothing that the files hold depends on it. Private to
+// kv/.
 #pragma once
 
 #include <filesystem>
@@ -30,6 +32,9 @@ class StoreIndex {
   void execute(const char* sql);
   void close();
   int64_t data_version();
+  void to_memory();
+  template <typename Change>
+  void change(const Change& make);
 
   sqlite3* db_ = nullptr;
   bool in_memory_ = false;

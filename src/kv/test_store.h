@@ -33,11 +33,11 @@ inline TestRow computed(KvCache& cache, const std::vector<int32_t>& tokens) {
   return row;
 }
 
-// Holds back every writer of a store, as an opening process does.
+// Holds back every writer of a store, as an opening process does; or by another of its locks.
 class Held {
  public:
-  explicit Held(const std::filesystem::path& dir)
-      : fd_(::open((dir / ".lock").c_str(), O_RDWR | O_CREAT, 0600)) {
+  explicit Held(const std::filesystem::path& dir, const char* lock = ".lock")
+      : fd_(::open((dir / lock).c_str(), O_RDWR | O_CREAT, 0600)) {
     EXPECT_EQ(::flock(fd_, LOCK_EX), 0);
   }
   ~Held() { ::close(fd_); }
