@@ -287,15 +287,23 @@ void Engine::step(std::vector<std::unique_ptr<Row>>& rows) {
     }
   if (whole) state.candidates = 0;
   candidates_in_step_ = state.candidates;
-  model_->run(state, *executor_);
+  try {
+    model_->run(state, *executor_);
+  } catch (...) {
+    kv_step_.rollback();
+    throw;
+  }
   kv_step_.commit();
-
+  // Of all rows before anything that may throw: a context is what its sequence holds.
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const std::span<const int32_t> pending = batch[i]->pending().first(taken[i]);
+    const std::vector<int32_t> stored(pending.begin(), pending.end());
+    std::vector<int32_t>& tokens = batch[i]->context().tokens;
+    tokens.insert(tokens.end(), stored.begin(), stored.end());
+  }
   for (size_t i = 0; i < batch.size(); ++i) {
     Row& row = *batch[i];
-    Context& context = row.context();
-    const std::span<const int32_t> pending = row.pending().first(taken[i]);
-    const std::vector<int32_t> stored(pending.begin(), pending.end());
-    context.tokens.insert(context.tokens.end(), stored.begin(), stored.end());
+    const Context& context = row.context();
     if (row.outcome.tokens.empty() && row.request.on_progress)
       row.request.on_progress(static_cast<int64_t>(context.tokens.size()),
                               static_cast<int64_t>(row.request.prompt.size()));

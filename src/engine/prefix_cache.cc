@@ -75,7 +75,8 @@ std::optional<kv::Sequence> PrefixCache::take(std::span<const int32_t> prompt, i
       // Live rows need the pages: what memory has must do.
     }
   }
-  if (there <= than) return std::nullopt;
+  // Asked again: making room for what the disk has may have cost the tree what it had.
+  if (tree_.peek(key_, prompt) <= than) return std::nullopt;
   return tree_.take(key_, prompt);
 }
 

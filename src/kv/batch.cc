@@ -64,6 +64,7 @@ void Batch::truncate(int32_t tokens) {
   KVASIR_CHECK(tokens >= 0);
   check_between_steps(rows_);
   for (const Sequence& row : rows_) {
+    KVASIR_CHECK_MSG(!row.in_round(), "rows are cut between rounds only");
     const int32_t length = std::max(0, row.offset() - tokens);
     if (const int32_t nearest = row.nearest_resumable(length); nearest != length)
       throw NotResumable(length, nearest);

@@ -291,12 +291,14 @@ void KvCache::append_pages(Row& row, size_t index, int32_t count, Step& step) {
 
 void KvCache::convert_if_due(Row& row) {
   if (!due(row)) return;
+  std::vector<uint32_t> pages(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     const auto& ids = row.groups[g].ids;
     if (groups_[g].plain_pool != nullptr)
-      groups_[g].pool->require(static_cast<uint32_t>(
-          ids.size() - static_cast<size_t>(std::count(ids.begin(), ids.end(), kNoPage))));
+      pages[g] = static_cast<uint32_t>(ids.size() -
+                                       static_cast<size_t>(std::count(ids.begin(), ids.end(), kNoPage)));
   }
+  require_pages(pages, true, 0);
   convert(row);
 }
 

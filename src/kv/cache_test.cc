@@ -304,6 +304,28 @@ TEST(KvCache, ARoundDoesNotConvert) {
   EXPECT_EQ(difference(a), "");
 }
 
+// Rows that only wait to be reused give way to a conversion as to any other need.
+TEST(KvCache, ARoundThatConvertsTakesWhatIsKeptForLater) {
+  Fixture f({.page = 4, .start = 8, .encoded_full = true}, 4);
+  TestRow kept = f.row();
+  for (int32_t at = 0; at < 16; at += 8) append(f.cache, kept, counting(at, 8));
+  EXPECT_EQ(f.cache.pool(0, true).free_pages(), 0u);
+  TestRow a = f.row();
+  append(f.cache, a, counting(0, 8));
+  EXPECT_THROW(a.sequence.begin_round(), KvPoolExhausted);
+  EXPECT_EQ(difference(a), "");
+  f.cache.on_pressure([&] {
+    const bool held = static_cast<bool>(kept.sequence);
+    kept.sequence = {};
+    return held;
+  });
+  a.sequence.begin_round();
+  EXPECT_TRUE(a.sequence.encoded());
+  a.sequence.rollback_round();
+  EXPECT_EQ(difference(a), "");
+  f.cache.on_pressure(nullptr);
+}
+
 TEST(KvCache, RecurrentRowsResumeAtCheckpointsOnly) {
   Fixture f({.page = 4, .window = 5, .state_bytes = 32});
   TestRow a = f.row();
