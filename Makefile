@@ -5,6 +5,10 @@ PROMPT  ?=
 MODEL   ?= smollm2
 KVASIR  := build/release/kvasir
 export KVASIR_MODELS ?= $(CURDIR)/models
+# Text for a model, not for make or the shell: through the environment, as it was written.
+override PROMPT := $(value PROMPT)
+override MODEL := $(value MODEL)
+export PROMPT MODEL
 
 .PHONY: run build test models bench lint fuzz clean help
 
@@ -30,10 +34,10 @@ build: build/$(PRESET)/build.ninja
 # A terminal gets a chat; a prompt, or no terminal, gets one answer.
 run: build/release/build.ninja
 	@cmake --build --preset release -j $(JOBS) --target kvasir_main
-	@$(KVASIR) get $(MODEL) --if-missing
-	@if [ -n "$(PROMPT)" ]; then $(KVASIR) generate $(MODEL) --prompt "$(PROMPT)" --temperature 0 --max-tokens 200; \
-	elif [ -t 0 ] && [ -t 1 ]; then $(KVASIR) chat $(MODEL); \
-	else $(KVASIR) generate $(MODEL) --prompt "What do plants need to grow?" --temperature 0 --max-tokens 100; fi
+	@$(KVASIR) get "$$MODEL" --if-missing
+	@if [ -n "$$PROMPT" ]; then $(KVASIR) generate "$$MODEL" --prompt "$$PROMPT" --temperature 0 --max-tokens 200; \
+	elif [ -t 0 ] && [ -t 1 ]; then $(KVASIR) chat "$$MODEL"; \
+	else $(KVASIR) generate "$$MODEL" --prompt "What do plants need to grow?" --temperature 0 --max-tokens 100; fi
 
 models: build/release/build.ninja
 	@cmake --build --preset release -j $(JOBS) --target kvasir_main

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file_error.h"
+#include "base/ordered_json.h"
 #include "engine/text_model.h"
 #include "kvasir/kvasir.h"
 
@@ -191,7 +192,7 @@ kvasir_status kvasir_chat(kvasir_model* model, const char* messages_json, const 
   return guarded(error, [&] {
     require(model != nullptr, "model");
     require(messages_json != nullptr, "messages_json");
-    const auto messages = nlohmann::ordered_json::parse(messages_json, nullptr, false);
+    const auto messages = parse_ordered_json(messages_json, "messages_json");
     if (!messages.is_array()) throw_error(ErrorCode::invalid_input, "messages_json is no JSON list");
     const std::string text = model->text->text().render(messages, nullptr, nlohmann::ordered_json::object());
     return run(model, engine::encode_prompt(model->text->text(), text, true), &model->conversation, sampling,
@@ -220,7 +221,12 @@ int64_t kvasir_detokenize(kvasir_model* model, const int32_t* ids, size_t count,
   guarded(error, [&] {
     require(model != nullptr, "model");
     require(ids != nullptr || count == 0, "ids");
-    const std::string all = model->text->tokenizer().decode({ids, count});
+    const tokenizer::Tokenizer& tokenizer = model->text->tokenizer();
+    for (size_t i = 0; i < count; ++i)
+      if (!tokenizer.exists(ids[i]))
+        throw_error(ErrorCode::invalid_input, "ids: entry {} is {}, and the vocabulary has {} tokens", i, ids[i],
+                    tokenizer.vocab_size());
+    const std::string all = tokenizer.decode({ids, count});
     if (text != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), text);
     length = static_cast<int64_t>(all.size());
     return KVASIR_OK;

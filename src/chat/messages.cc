@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/ordered_json.h"
 
 namespace kvasir::chat {
 namespace {
@@ -24,12 +25,14 @@ void parse_tool_arguments(Json& message, size_t index) {
     Json& holder = function != call.end() && function->is_object() ? *function : call;
     const auto arguments = holder.find("arguments");
     if (arguments == holder.end() || !arguments->is_string()) continue;
-    Json parsed = Json::parse(arguments->get_ref<const std::string&>(), nullptr, false);
-    if (parsed.is_discarded() || !parsed.is_object())
+    const std::optional<Json> parsed =
+        find_ordered_json(arguments->get_ref<const std::string&>(),
+                          fmt::format("messages[{}].tool_calls[{}]: its arguments", index, c));
+    if (!parsed || !parsed->is_object())
       throw_error(ErrorCode::invalid_input,
                   "messages[{}].tool_calls[{}]: its arguments are not a JSON object: {}", index, c,
                   printable(arguments->get_ref<const std::string&>()));
-    *arguments = std::move(parsed);
+    *arguments = *parsed;
   }
 }
 

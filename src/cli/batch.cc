@@ -64,7 +64,7 @@ class Batch {
   Batch(const BatchRun& run, const LoadFlags& load, const BatchDefaults& defaults)
       : run_(run), defaults_(defaults), context_(load.context), path_(resolve_model(load.model)) {
     input_ = read_input(run.input, kMostInput);
-    text_ = engine::TextSide::open(path_);
+    text_ = open_text(path_);
     read_items();
     open_model(load);
   }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/nearest_name.h"
+#include "base/ordered_json.h"
 #include "chat/reasoning.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
@@ -193,7 +194,7 @@ class Conversation {
   void load(const std::string& name) {
     Json metadata;
     const auto accept = [&](const kv::KvkHeader& header) {
-      metadata = Json::parse(header.metadata, nullptr, false);
+      metadata = parse_ordered_json(header.metadata, "conversation " + name, ErrorCode::corrupt_file);
       if (!metadata.is_object() || !metadata.contains("messages") || !metadata["messages"].is_array() ||
           !metadata.value("system", Json("")).is_string())
         throw_error(ErrorCode::corrupt_file, "conversation {}: its messages cannot be read", printable(name));
@@ -549,7 +550,7 @@ int chat(const ChatFlags& flags) {
   Progress loading("loading");
   options.load.progress = loading.callback();
   const std::filesystem::path path = resolve_model(flags.load.model);
-  const engine::TextSide text = engine::TextSide::open(path);
+  const engine::TextSide text = open_text(path);
   if (!text.has_template())
     throw_error(
         ErrorCode::unsupported,

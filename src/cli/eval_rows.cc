@@ -31,7 +31,7 @@ std::vector<std::vector<int32_t>> read_rows(const EvalText& text, int64_t window
   if (!text.tokens.empty()) {
     ids = read_token_file(text.tokens);
   } else {
-    const engine::TextSide side = engine::TextSide::open(model);
+    const engine::TextSide side = open_text(model);
     ids = side.tokenizer->encode(read_input(text.file, size_t{1} << 30),
                                  {.add_special = false, .parse_special = false});
     if (side.tokenizer->adds_bos()) bos = side.tokenizer->bos_id();

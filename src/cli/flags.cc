@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/nearest_name.h"
+#include "base/ordered_json.h"
 #include "base/topology.h"
 #include "cli/conversation_store.h"
 #include "cli/input.h"
@@ -212,6 +213,13 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
   return out;
 }
 
+engine::TextSide open_text(const std::filesystem::path& path) {
+  engine::TextSide side = engine::TextSide::open(path);
+  for (const std::string& warning : side.warnings)
+    std::fprintf(stderr, "kvasir: note: %s\n", warning.c_str());
+  return side;
+}
+
 void note_unread_variables(const engine::TextSide& text, const nlohmann::ordered_json& variables,
                            bool with_tools) {
   std::vector<std::string> given;
@@ -229,8 +237,8 @@ void note_unread_variables(const engine::TextSide& text, const nlohmann::ordered
 
 std::vector<int32_t> read_token_file(const std::string& path) {
   const std::string text = read_input(path, size_t{256} << 20);
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_array())
+  const nlohmann::ordered_json json = parse_ordered_json(text, path);
+  if (!json.is_array())
     throw_error(ErrorCode::invalid_input, "{}: expected a JSON list of token ids", printable(path));
   std::vector<int32_t> ids;
   ids.reserve(json.size());

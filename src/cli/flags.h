@@ -73,6 +73,9 @@ struct SamplingFlags {
 // A size with a suffix: 12G, 512Mi, 1.5GB. Throws Error{invalid_input} naming the flag.
 size_t parse_size(const std::string& text, const std::string& flag);
 
+// The text side of a checkpoint; what of its files is left out is told on standard error.
+engine::TextSide open_text(const std::filesystem::path& path);
+
 // Says on standard error which variables (and tools, if there are any) the chat template never reads.
 void note_unread_variables(const engine::TextSide& text, const nlohmann::ordered_json& variables,
                            bool with_tools);

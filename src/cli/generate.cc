@@ -102,7 +102,7 @@ int generate(const GenerateFlags& flags) {
   Progress loading("loading");
   options.load.progress = loading.callback();
   const std::filesystem::path path = resolve_model(flags.load.model);
-  const engine::TextSide text = engine::TextSide::open(path);
+  const engine::TextSide text = open_text(path);
   // Templates take text; what is completed as it is may be any bytes.
   const bool raw = completes_as_it_is(line.options, text);
   note_no_template(line.options, text);

@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +24,7 @@ constexpr int kHistoryLines = 1000;
 constexpr char kInterruptKey = '\x03';
 constexpr char kQuitKey = '\x1C';
 constexpr char kStopKey = '\x1A';
+constexpr char kEndKey = '\x04';
 
 extern "C" void on_redraw(int) {}  // its read ends, which is all
 
@@ -123,6 +125,14 @@ struct LineEditor::Terminal {
         continue;
       }
       if (count <= 0) return 0;
+      // A Ctrl-D of the time before the prompt, when the terminal still read whole lines, comes as a zero. Any
+      // other zero (Ctrl-@) is no key.
+      const bool typed_before = self.typed_before > 0;
+      if (typed_before) --self.typed_before;
+      if (byte == '\0') {
+        if (!typed_before) continue;
+        byte = kEndKey;
+      }
       if (byte == kInterruptKey) break;
       if (byte == kStopKey || byte == kQuitKey) {
         el_set(el, EL_PREP_TERM, 0);
@@ -143,6 +153,7 @@ struct LineEditor::Terminal {
   std::unique_ptr<EditLine, EditorEnd> editor;
   std::string prompt;
   bool interrupt = false;  // what ended the line
+  int typed_before = 0;    // bytes that waited when the prompt came, and have not been read
 };
 
 LineEditor::LineEditor(std::filesystem::path history_file) : history_file_(std::move(history_file)) {
@@ -172,6 +183,7 @@ LineEditor::Line LineEditor::read_line(const std::string& prompt) {
   std::fflush(stdout);
   // Before the prompt is seen: a key pressed at its sight is the editor's.
   el_set(el, EL_PREP_TERM, 1);
+  if (::ioctl(STDIN_FILENO, FIONREAD, &terminal_->typed_before) != 0) terminal_->typed_before = 0;
   int length = 0;
   const char* text = nullptr;
   {

@@ -2,10 +2,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/ordered_json.h"
 #include "cli/command.h"
+#include "cli/input.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "formats/json.h"
 #include "models/synth.h"
 
 namespace kvasir::cli {
@@ -46,9 +48,9 @@ int synth(const SynthFlags& flags) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0)
       throw_error(ErrorCode::invalid_input, "--set: '{}' is not KEY=VALUE", printable(pair));
-    nlohmann::json value = nlohmann::json::parse(pair.substr(equals + 1), nullptr, false);
-    overrides[pair.substr(0, equals)] =
-        value.is_discarded() ? nlohmann::json(pair.substr(equals + 1)) : value;
+    const std::string key = pair.substr(0, equals), text = pair.substr(equals + 1);
+    const auto value = find_ordered_json(text, "--set " + key);
+    overrides[key] = value ? nlohmann::json(*value) : nlohmann::json(text);
   }
   const bool named_gguf = flags.out.ends_with(".gguf");
   const std::string name = flags.format.empty() ? (named_gguf ? "gguf-f32" : "f32") : flags.format;
@@ -69,7 +71,7 @@ int synth(const SynthFlags& flags) {
       base = models::synth_config(flags.family, flags.size);
       config = models::synth_config(flags.family, flags.size, overrides);
     } else {
-      base = nlohmann::json::parse(read_file(flags.config, size_t{16} << 20), nullptr, false);
+      base = formats::parse_json(read_input(flags.config, size_t{16} << 20), flags.config);
       if (!base.is_object())
         throw_error(ErrorCode::corrupt_file, "{}: is no JSON object", printable(flags.config));
       config = base;

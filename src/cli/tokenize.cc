@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/ordered_json.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/input.h"
@@ -34,7 +35,7 @@ int tokenize(const TokenizeFlags& flags) {
   else
     text = read_input("-", size_t{1} << 30);
   note_utf8(text, "the text");
-  const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
+  const engine::TextSide side = open_text(resolve_model(flags.model));
   const std::vector<int32_t> ids = side.tokenizer->encode(
       text, {.add_special = !flags.no_special, .parse_special = !flags.no_parse_special});
   if (flags.json) {
@@ -49,7 +50,7 @@ int tokenize(const TokenizeFlags& flags) {
 
 int detokenize(const std::string& model, const std::string& ids_file, bool keep_special, bool json) {
   const std::vector<int32_t> ids = read_token_file(ids_file);
-  const engine::TextSide side = engine::TextSide::open(resolve_model(model));
+  const engine::TextSide side = open_text(resolve_model(model));
   for (size_t i = 0; i < ids.size(); ++i)
     if (!side.tokenizer->exists(ids[i]))
       throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens",
@@ -63,9 +64,7 @@ int detokenize(const std::string& model, const std::string& ids_file, bool keep_
 }
 
 Json read_json(const std::string& path) {
-  Json json = Json::parse(read_input(path, size_t{64} << 20), nullptr, false);
-  if (json.is_discarded()) throw_error(ErrorCode::invalid_input, "{}: is not JSON", printable(path));
-  return json;
+  return parse_ordered_json(read_input(path, size_t{64} << 20), path);
 }
 
 struct RenderFlags {
@@ -80,7 +79,7 @@ struct RenderFlags {
 int render(const RenderFlags& flags) {
   const Json messages = read_json(flags.messages);
   const Json tools = flags.tools.empty() ? Json() : read_json(flags.tools);
-  const engine::TextSide side = engine::TextSide::open(resolve_model(flags.model));
+  const engine::TextSide side = open_text(resolve_model(flags.model));
   const Json variables = engine::parse_variables(flags.set);
   const std::string text = side.render(messages, tools, variables, !flags.no_generation_prompt);
   note_unread_variables(side, variables, !tools.is_null());

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/ordered_json.h"
 #include "formats/checkpoint.h"
 #include "tokenizer/gguf_adapter.h"
 
@@ -20,9 +21,14 @@ std::string read_optional(const std::optional<std::filesystem::path>& path, size
   return path ? read_file(*path, limit) : std::string();
 }
 
-Json parse_object(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false);
-  return json.is_object() ? json : Json::object();
+// Of one of the checkpoint's own files; an absent one says nothing.
+Json read_object(const std::optional<std::filesystem::path>& path) {
+  if (!path) return Json::object();
+  Json json = parse_ordered_json(read_file(*path, kSmallFile), path->string(), ErrorCode::corrupt_file);
+  if (!json.is_object())
+    throw_error(ErrorCode::corrupt_file, "{}: expected a JSON object, got {}", printable(path->string()),
+                json.type_name());
+  return json;
 }
 
 void add_special(chat::SpecialTokens& tokens, const tokenizer::Tokenizer& tokenizer, std::string name,
@@ -59,7 +65,7 @@ std::optional<formats::AuxiliaryFiles> tokenizer_alone(const std::filesystem::pa
 }
 
 TextSide from_files(const formats::AuxiliaryFiles& files, const std::filesystem::path& folder,
-                    std::string_view config_json) {
+                    std::string_view config_json, std::string_view generation_json) {
   if (!files.tokenizer_json)
     throw_error(ErrorCode::not_found, "{}: has no tokenizer.json{}", printable(folder.string()),
                 files.has_only_foreign_tokenizer
@@ -70,21 +76,20 @@ TextSide from_files(const formats::AuxiliaryFiles& files, const std::filesystem:
   const std::string config = read_optional(files.tokenizer_config, kSmallFile);
   const std::string specials = read_optional(files.special_tokens_map, kSmallFile);
   const std::string added = read_optional(files.added_tokens, kSmallFile);
-  const std::string generation = read_optional(files.generation_config, kSmallFile);
   tokenizer::TokenizerFiles text;
   text.tokenizer_json = tokenizer_json;
   text.tokenizer_config_json = config;
   text.special_tokens_map_json = specials;
   text.added_tokens_json = added;
-  text.generation_config_json = generation;
+  text.generation_config_json = generation_json;
   text.config_json = config_json;
   text.name = files.tokenizer_json->string();
   side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::Tokenizer::from_files(text));
-  auto templates =
-      std::make_shared<chat::ChatTemplates>(chat::ChatTemplates::from_tokenizer_config(parse_object(config)));
+  auto templates = std::make_shared<chat::ChatTemplates>(
+      chat::ChatTemplates::from_tokenizer_config(read_object(files.tokenizer_config)));
   if (files.chat_template_json) {
-    const chat::ChatTemplates processor = chat::ChatTemplates::from_processor_file(
-        parse_object(read_file(*files.chat_template_json, kSmallFile)));
+    const chat::ChatTemplates processor =
+        chat::ChatTemplates::from_processor_file(read_object(files.chat_template_json));
     for (const auto& [name, source] : processor.sources()) templates->add(name, source);
   }
   if (files.chat_template_jinja) templates->add("default", read_file(*files.chat_template_jinja, kSmallFile));
@@ -101,11 +106,15 @@ TextSide TextSide::open(const std::filesystem::path& path) {
     const formats::Checkpoint checkpoint = formats::Checkpoint::open(path);
     return checkpoint.gguf() != nullptr
                ? from_gguf(*checkpoint.gguf())
-               : from_files(checkpoint.files(), checkpoint.path(), checkpoint.config_text());
+               : from_files(checkpoint.files(), checkpoint.path(), checkpoint.config_text(),
+                            checkpoint.generation_config().is_null()
+                                ? std::string()  // none, or one that is ignored with a warning
+                                : read_file(*checkpoint.files().generation_config, kSmallFile));
   };
   const std::optional<formats::AuxiliaryFiles> alone = tokenizer_alone(path);
-  TextSide side = alone ? from_files(*alone, path, {}) : of_checkpoint();
+  TextSide side = alone ? from_files(*alone, path, {}, {}) : of_checkpoint();
   side.name = path.filename().string();
+  side.warnings.assign(side.tokenizer->warnings().begin(), side.tokenizer->warnings().end());
   const tokenizer::Tokenizer& tokenizer = *side.tokenizer;
   add_special(side.special_tokens, tokenizer, "bos_token", tokenizer.bos_id());
   add_special(side.special_tokens, tokenizer, "eos_token", tokenizer.eos_id());
@@ -147,8 +156,8 @@ Json parse_variables(const std::vector<std::string>& pairs) {
     if (equals == std::string::npos || equals == 0)
       throw_error(ErrorCode::invalid_input, "template variable '{}' is not NAME=VALUE", printable(pair));
     const std::string value = pair.substr(equals + 1);
-    Json parsed = Json::parse(value, nullptr, false);
-    variables[pair.substr(0, equals)] = parsed.is_discarded() ? Json(value) : std::move(parsed);
+    variables[pair.substr(0, equals)] =
+        find_ordered_json(value, pair.substr(0, equals)).value_or(Json(value));
   }
   return variables;
 }

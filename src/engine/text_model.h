@@ -23,6 +23,7 @@ struct TextSide {
   std::shared_ptr<const chat::ChatTemplates> templates;  // empty: the checkpoint has none
   chat::SpecialTokens special_tokens;                    // by the names that templates use
   std::string name;                                      // of the checkpoint, for messages
+  std::vector<std::string> warnings;  // what its text files say and cannot be, and is left out
 
   bool has_template() const { return templates != nullptr && !templates->empty(); }
 

@@ -252,7 +252,10 @@ class PackedModel final : public Model {
 
     weights_ = std::make_unique<WeightStore>(opened.checkpoint, opened.config);
     ThreadTeam team(options.threads, options.cpus);
-    if (!planned.note.empty() && options.note) options.note(planned.note);
+    if (options.note) {
+      for (const std::string& warning : opened.checkpoint.warnings()) options.note(warning);
+      if (!planned.note.empty()) options.note(planned.note);
+    }
     Recorded programs;
     if (pack_) {
       programs = record_mapped(opened, planned, options, team);

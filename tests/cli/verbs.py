@@ -313,6 +313,10 @@ def conversations(at):
     check(status == 0 and b"tokens at" not in seen and b"(no system message)" in seen, "Ctrl-C and Ctrl-D drop an unfinished block: " + repr(seen[-300:]))
     seen, status = session(at, [], [(b"> ", b"/system abc\x03"), (b"^C", b""), (b"> ", b"/system a\tb\x1b[Hx\x1b[H\x1b[3~\n"), (b"(system message set", b""), (b"> ", b"/system\n"), (b"a\tb\r\n", b""), (b"> ", b"/quit\n")])
     check(status == 0, "Ctrl-C drops a line; Home, Delete and a tab are keys: " + repr(seen[-300:]))
+    seen, status = session(at, ["--temperature", "0", "--max-tokens", "40"], [(b"> ", b"Write a very long story about a whale.\n"), (b"whale.\r\n", b""), (b"the", b"\x04")])
+    check(status == 0 and seen.rstrip().endswith((b">", b"> ^D")), "Ctrl-D during an answer leaves at the next prompt: " + repr(seen[-300:]))
+    seen, status = session(at, [], [(b"> ", b"\x00/sys\x00tem\n"), (b"(no system message)", b""), (b"> ", b"/quit\n")])
+    check(status == 0 and b"(no system message)" in seen, "Ctrl-@ is no key: " + repr(seen[-300:]))
     # A shell that runs jobs gets the terminal when one stops.
     seen, status = session(at, [], [(b"> ", b"/sys"), (b"/sys", b"\x1a"), (b"it stopped", b""), (b"> /sys", b"tem\n"), (b"(no system message)", b""), (b"> ", b"/quit\n")],
                            shell=["bash", "--norc", "-c", 'set -m; "$@"; echo "it stopped"; fg > /dev/null', "bash"])
@@ -501,6 +505,17 @@ def bad_input(at):
     piped = subprocess.run(["bash", "-c", f"'{KVASIR}' tokenize smollm2 --json --file <(printf 'a b')"], capture_output=True, env=ENV)
     check(piped.returncode == 0 and len(json.loads(piped.stdout)["ids"]) == 2, "process substitution is a file, too")
     check(json.loads(run("tokenize", "smollm2", "--json", stdin=bytes(range(256))).stdout)["ids"] != [], "binary input is tokenized")
+    deep = "[" * 100000 + "]" * 100000
+    for args in (["detokenize", "smollm2", "--ids", at("deep.json", deep)], ["render", "smollm2", "--messages", at("deep.json")], ["render", "smollm2", "--messages", at("hi.json", "[]"), "--tools", at("deep.json")],
+                 ["eval", "logits", "smollm2", "--tokens", at("deep.json"), "--out", at("x.npy")], ["generate", "smollm2", "--prompt", "hi", "--set", "x=" + deep[:60000] + deep[-60000:]], ["synth", at("s"), "--set", "x=" + deep[:60000] + deep[-60000:]]):
+        expect_exit(2, *args, contains="levels deep")
+    expect_exit(1, "synth", at("s"), "--config", at("deep.json"), contains="nesting")
+    expect_exit(2, "render", "smollm2", "--messages", at("bad.json", '[{"role": "user",\n "content" 1}]'), contains="line 2")
+    run("synth", at("side"), "--family", "llama", "--set", "vocab_size=64")
+    for text in ("{", "[1]", ""):
+        at("side/generation_config.json", text)
+        said = run("eval", "logits", at("side"), "--tokens", at("one.json", "[1]"), "--out", at("x.npy"))
+        check(said.returncode == 0 and said.stderr.count(b"generation_config.json") == 1, f"a generation_config.json that is {text!r} is ignored with a note: {said.stderr}")
     words = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
              "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"}}
     os.mkdir(at("words"))
@@ -509,6 +524,9 @@ def bad_input(at):
         check(json.loads(shown) == {"ids": [1, 0, 2], "pieces": ["b", "a", "?"]}, "a tokenizer without a model tokenizes")
         check(run("detokenize", place, "--ids", at("two.json", "[0, 1]")).stdout == b"a b", "and its ids become text")
     expect_exit(1, "fit", at("words"), contains="no model")
+    for text, says in (("{", "not JSON"), ("[]", "expected a JSON object")):
+        at("words/chat_template.json", text)
+        expect_exit(1, "tokenize", at("words"), "--text", "a", contains=says)
     pieces = run("generate", "smollm2", "--prompt", "Write an emoji.", "--json", "--logprobs", 300, "--max-tokens", 4, "--temperature", 0)
     check(pieces.returncode == 0 and len(json.loads(pieces.stdout)["logprobs"][0]["top"]) == 300, "pieces that are no characters do not break JSON")
 
