@@ -83,10 +83,12 @@ TEST_F(CApi, MessagesThatAreNoConversationAreRefused) {
 
 TEST_F(CApi, NothingIsNoArgument) {
   const kvasir_sampling sampling = greedy(1);
-  EXPECT_EQ(kvasir_generate(nullptr, "x", &sampling, nullptr, nullptr, nullptr, nullptr), KVASIR_INVALID_INPUT);
+  EXPECT_EQ(kvasir_generate(nullptr, "x", &sampling, nullptr, nullptr, nullptr, nullptr),
+            KVASIR_INVALID_INPUT);
   EXPECT_EQ(kvasir_generate(model_, nullptr, &sampling, nullptr, nullptr, nullptr, nullptr),
             KVASIR_INVALID_INPUT);
-  EXPECT_EQ(kvasir_chat(model_, nullptr, &sampling, nullptr, nullptr, nullptr, nullptr), KVASIR_INVALID_INPUT);
+  EXPECT_EQ(kvasir_chat(model_, nullptr, &sampling, nullptr, nullptr, nullptr, nullptr),
+            KVASIR_INVALID_INPUT);
   EXPECT_EQ(kvasir_tokenize(nullptr, "x", 1, 0, nullptr, 0, nullptr), -1);
   EXPECT_EQ(kvasir_detokenize(model_, nullptr, 1, nullptr, 0, nullptr), -1);
   kvasir_options options;

@@ -20,9 +20,9 @@ std::string_view source_line(std::string_view source, int line) {
   return source.substr(start, source.find('\n', start) - start);
 }
 
+// `code`: of what is neither a limit nor unsupported.
 [[noreturn]] void rethrow(const jinja::TemplateFailure& failure, const std::string& name,
-                          std::string_view source) {
-  ErrorCode code = ErrorCode::invalid_input;
+                          std::string_view source, ErrorCode code) {
   if (failure.kind == jinja::FailureKind::limit) code = ErrorCode::resource_exhausted;
   if (failure.kind == jinja::FailureKind::unsupported) code = ErrorCode::unsupported;
   const std::string cause =
@@ -45,7 +45,7 @@ ChatTemplate ChatTemplate::parse(std::string source, std::string name, const jin
     jinja::Template parsed = jinja::Template::parse(source, limits);
     return ChatTemplate(std::move(source), std::move(name), std::move(parsed), limits);
   } catch (const jinja::TemplateFailure& failure) {
-    rethrow(failure, name, source);
+    rethrow(failure, name, source, ErrorCode::corrupt_file);
   }
 }
 
@@ -53,7 +53,7 @@ jinja::Rendered ChatTemplate::run(const Json& variables, std::optional<std::time
   try {
     return template_.render(variables, now.value_or(std::time(nullptr)), limits_);
   } catch (const jinja::TemplateFailure& failure) {
-    rethrow(failure, name_, source_);
+    rethrow(failure, name_, source_, ErrorCode::invalid_input);
   }
 }
 

@@ -125,8 +125,8 @@ struct LineEditor::Terminal {
         continue;
       }
       if (count <= 0) return 0;
-      // A Ctrl-D of the time before the prompt, when the terminal still read whole lines, comes as a zero. Any
-      // other zero (Ctrl-@) is no key.
+      // A Ctrl-D of the time before the prompt, when the terminal still read whole lines, comes as a zero.
+      // Any other zero (Ctrl-@) is no key.
       const bool typed_before = self.typed_before > 0;
       if (typed_before) --self.typed_before;
       if (byte == '\0') {

