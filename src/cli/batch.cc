@@ -25,22 +25,23 @@ constexpr int kDefaultRows = 8;
 // All that a line's answer depends on beside the model: equal text, equal answer.
 std::string canonical(const BatchLine& line, const std::vector<int32_t>& ids, int64_t context) {
   const engine::SamplingOptions& s = line.options.sampling;
-  Json json = {{"ids", ids},
-               {"context", context},
-               {"max_tokens", line.options.max_tokens},
-               {"min_tokens", line.options.min_tokens},
-               {"stop", line.options.stop},
-               {"ignore_eos", line.options.ignore_eos},
-               {"logprobs", line.options.logprobs},
-               {"seed", s.seed},
-               {"temperature", s.temperature},
-               {"filters", {s.top_k, s.top_p, s.min_p, s.min_tokens_to_keep, s.typical_p, s.top_n_sigma}},
-               {"xtc", {s.xtc_probability, s.xtc_threshold}},
-               {"penalties",
-                {s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.repetition_context,
-                 s.presence_context, s.frequency_context}},
-               {"dry", {s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_context}},
-               {"mirostat", {s.mirostat, s.mirostat_tau, s.mirostat_eta}}};
+  Json json = {
+      {"ids", ids},
+      {"context", context},
+      {"max_tokens", line.options.max_tokens},
+      {"min_tokens", line.options.min_tokens},
+      {"stop", line.options.stop},
+      {"ignore_eos", line.options.ignore_eos},
+      {"logprobs", line.options.logprobs},
+      {"seed", s.seed},
+      {"temperature", s.temperature},
+      {"filters", {s.top_k, s.top_p, s.min_p, s.min_tokens_to_keep, s.typical_p, s.top_n_sigma}},
+      {"xtc", {s.xtc_probability, s.xtc_threshold}},
+      {"penalties",
+       {s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.repetition_context,
+        s.presence_context, s.frequency_context}},
+      {"dry", {s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_context, s.dry_sequence_breakers}},
+      {"mirostat", {s.mirostat, s.mirostat_tau, s.mirostat_eta}}};
   for (const auto& [id, value] : s.logit_bias) json["bias"].push_back({id, value});
   for (const engine::SamplerStage stage : s.order) json["order"].push_back(engine::name(stage));
   json["id"] = line.id;

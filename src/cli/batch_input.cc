@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 24> kKeys = {"id",
+constexpr std::array<std::string_view, 37> kKeys = {"id",
                                                     "prompt",
                                                     "messages",
                                                     "tools",
@@ -26,13 +26,26 @@ constexpr std::array<std::string_view, 24> kKeys = {"id",
                                                     "top_k",
                                                     "top_p",
                                                     "min_p",
+                                                    "min_tokens_to_keep",
                                                     "typical_p",
                                                     "top_n_sigma",
                                                     "xtc_probability",
                                                     "xtc_threshold",
                                                     "repetition_penalty",
+                                                    "repetition_context_size",
                                                     "presence_penalty",
+                                                    "presence_context_size",
                                                     "frequency_penalty",
+                                                    "frequency_context_size",
+                                                    "dry_multiplier",
+                                                    "dry_base",
+                                                    "dry_allowed_length",
+                                                    "dry_penalty_last_n",
+                                                    "dry_sequence_breakers",
+                                                    "mirostat",
+                                                    "mirostat_tau",
+                                                    "mirostat_eta",
+                                                    "sampler_order",
                                                     "logit_bias",
                                                     "seed",
                                                     "stop",
@@ -91,18 +104,18 @@ class Reader {
   const std::string& where_;
 };
 
-void read_stop(const Reader& reader, std::vector<std::string>& stop) {
-  const Json* value = reader.find("stop");
+void read_texts(const Reader& reader, std::string_view key, std::vector<std::string>& texts) {
+  const Json* value = reader.find(key);
   if (value == nullptr) return;
-  stop.clear();
+  texts.clear();
   if (value->is_string()) {
-    stop.push_back(value->get<std::string>());
+    texts.push_back(value->get<std::string>());
     return;
   }
-  if (!value->is_array()) reader.refuse("stop", "a string or a list of strings");
+  if (!value->is_array()) reader.refuse(key, "a string or a list of strings");
   for (const Json& entry : *value) {
-    if (!entry.is_string()) reader.refuse("stop", "a string or a list of strings");
-    stop.push_back(entry.get<std::string>());
+    if (!entry.is_string()) reader.refuse(key, "a string or a list of strings");
+    texts.push_back(entry.get<std::string>());
   }
 }
 
@@ -199,23 +212,38 @@ BatchLine parse_batch_line(std::string_view text, const std::string& where, uint
   reader.whole("min_tokens", options.min_tokens, 0);
   reader.flag("ignore_eos", options.ignore_eos);
   reader.whole("logprobs", options.logprobs, 0);
-  read_stop(reader, options.stop);
+  read_texts(reader, "stop", options.stop);
   engine::SamplingOptions& sampling = options.sampling;
   reader.number("temperature", sampling.temperature);
   reader.whole("top_k", sampling.top_k, 0);
   reader.number("top_p", sampling.top_p);
   reader.number("min_p", sampling.min_p);
+  reader.whole("min_tokens_to_keep", sampling.min_tokens_to_keep, 1);
   reader.number("typical_p", sampling.typical_p);
   reader.number("top_n_sigma", sampling.top_n_sigma);
   reader.number("xtc_probability", sampling.xtc_probability);
   reader.number("xtc_threshold", sampling.xtc_threshold);
   reader.number("repetition_penalty", sampling.repetition_penalty);
+  reader.whole("repetition_context_size", sampling.repetition_context, 0);
   reader.number("presence_penalty", sampling.presence_penalty);
+  reader.whole("presence_context_size", sampling.presence_context, 0);
   reader.number("frequency_penalty", sampling.frequency_penalty);
+  reader.whole("frequency_context_size", sampling.frequency_context, 0);
+  reader.number("dry_multiplier", sampling.dry_multiplier);
+  reader.number("dry_base", sampling.dry_base);
+  reader.whole("dry_allowed_length", sampling.dry_allowed_length, 0);
+  reader.whole("dry_penalty_last_n", sampling.dry_context, 0);
+  read_texts(reader, "dry_sequence_breakers", sampling.dry_sequence_breakers);
+  reader.whole("mirostat", sampling.mirostat, 0);
+  reader.number("mirostat_tau", sampling.mirostat_tau);
+  reader.number("mirostat_eta", sampling.mirostat_eta);
+  std::string order;
+  reader.text("sampler_order", order);
   read_bias(reader, sampling.logit_bias);
   sampling.seed = engine::sample_seed(defaults.sampling.seed, number);
   reader.whole("seed", sampling.seed, 0);
   try {
+    if (!order.empty()) sampling.order = engine::order_from_text(order);
     sampling.validate(INT32_MAX);
     engine::StopMatcher(options.stop);
   } catch (const Error& error) {

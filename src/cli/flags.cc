@@ -163,6 +163,8 @@ void SamplingFlags::add_to(CLI::App& command) {
   add_whole(group, "--dry-allowed-length", dry_allowed_length,
             "Repetitions up to this length are free (default 2)", 0, kMost);
   add_whole(group, "--dry-penalty-last-n", dry_context, "Tokens that DRY looks back (0: all)", 0, kMost);
+  add_list(group, "--dry-sequence-breaker", dry_breakers, "TEXT",
+           "A text that no repetition runs across ('none': nothing; default: newline, ':', '\"', '*')");
   add_whole(group, "--mirostat", mirostat,
             "2: mirostat 2.0 instead of all filters (0: off; a temperature of 0 stays greedy)", 0, 2);
   add_number(group, "--mirostat-tau", mirostat_tau, "Target surprise in bits (default 5)", 0);
@@ -193,6 +195,8 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
   out.dry_base = static_cast<float>(dry_base);
   out.dry_allowed_length = dry_allowed_length;
   out.dry_context = dry_context;
+  if (!dry_breakers.empty()) out.dry_sequence_breakers = dry_breakers;
+  if (dry_breakers == std::vector<std::string>{"none"}) out.dry_sequence_breakers.clear();
   out.mirostat = mirostat;
   out.mirostat_tau = static_cast<float>(mirostat_tau);
   out.mirostat_eta = static_cast<float>(mirostat_eta);

@@ -60,6 +60,7 @@ struct SamplingFlags {
   int repetition_context = 20, presence_context = 20, frequency_context = 20;
   double dry_multiplier = 0, dry_base = 1.75;
   int dry_allowed_length = 2, dry_context = 0;
+  std::vector<std::string> dry_breakers;
   int mirostat = 0;
   double mirostat_tau = 5, mirostat_eta = 0.1;
   std::vector<std::string> logit_bias;  // ID=VALUE

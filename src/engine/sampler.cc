@@ -105,6 +105,9 @@ void SamplingOptions::validate(int64_t vocabulary) const {
           "a finite number >= 1");
   require(dry_allowed_length >= 0, "dry_allowed_length", dry_allowed_length, ">= 0");
   require(dry_context >= 0, "dry_penalty_last_n", dry_context, ">= 0");
+  for (const std::string& breaker : dry_sequence_breakers)
+    if (breaker.empty())
+      throw_error(ErrorCode::invalid_input, "dry_sequence_breakers: one is empty, expected texts");
   require(mirostat == 0 || mirostat == 2, "mirostat", mirostat, "0 or 2");
   require(mirostat_tau > 0, "mirostat_tau", mirostat_tau, "> 0");
   require(mirostat_eta > 0, "mirostat_eta", mirostat_eta, "> 0");
@@ -257,20 +260,8 @@ void Sampler::apply_dry(std::span<float> logits, std::span<const int32_t> histor
   const int n = static_cast<int>(window.size());
   if (n <= options_.dry_allowed_length) return;
   std::vector<int32_t> reversed(window.rbegin(), window.rend());
-  int limit = n;  // matches may not run across a breaker
-  for (const auto& breaker : options_.dry_breakers) {
-    if (breaker.empty()) continue;
-    const int length = static_cast<int>(breaker.size());
-    for (int i = 0; i + length <= n; ++i) {
-      bool equal = true;
-      for (int j = 0; j < length && equal; ++j)
-        equal = reversed[static_cast<size_t>(i + j)] == breaker[static_cast<size_t>(length - 1 - j)];
-      if (equal) {
-        limit = std::min(limit, i);
-        break;
-      }
-    }
-  }
+  // Matches may not run across a breaker.
+  const int limit = options_.dry_breakers ? tokens_behind_breaker(*options_.dry_breakers, reversed) : n;
   if (limit < options_.dry_allowed_length) return;
   std::vector<int> z(static_cast<size_t>(n), 0);
   for (int i = 1, left = 0, right = 0; i < n; ++i) {

@@ -12,11 +12,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/dry_breakers.h"
 
 namespace kvasir::engine {
 
@@ -52,8 +55,9 @@ struct SamplingOptions {
   float dry_multiplier = 0;  // 0: off ("don't repeat yourself": penalizes extending a repeated sequence)
   float dry_base = 1.75f;
   int dry_allowed_length = 2;
-  int dry_context = 0;                                  // 0: all
-  std::vector<std::vector<int32_t>> dry_breakers = {};  // token sequences that end a match
+  int dry_context = 0;                                                      // 0: all
+  std::vector<std::string> dry_sequence_breakers = default_dry_breakers();  // matches do not run across these
+  std::shared_ptr<const DryBreakers> dry_breakers = {};  // the same in tokens; none: nothing breaks a match
   int mirostat = 0;  // 2: mirostat 2.0 (Basu et al. 2021) in place of the filters; 0: off
   float mirostat_tau = 5;
   float mirostat_eta = 0.1f;

@@ -234,6 +234,37 @@ TEST(Sampler, DryPenalisesTheTokenThatWouldExtendARepeat) {
   EXPECT_FLOAT_EQ(logits[9], -0.1f);
 }
 
+// A breaker (token 2) two tokens from the end: the repeat "1 2 3" counts as "3" alone, which is allowed.
+TEST(Sampler, DryDoesNotLookAcrossABreaker) {
+  const std::vector<int32_t> history = {1, 2, 3, 9, 1, 2, 3};
+  SamplingOptions options = {
+      .temperature = 0, .dry_multiplier = 0.5f, .dry_base = 2, .dry_allowed_length = 2};
+  options.dry_breakers = std::make_shared<DryBreakers>(DryBreakers{{2, {{}}}});
+  std::vector<float> logits(12, 0.0f);
+  logits[9] = 0.9f;
+  EXPECT_EQ(Sampler(options).sample(logits, history, 0).id, 9);
+  EXPECT_FLOAT_EQ(logits[9], 0.9f);
+}
+
+// By hand after llama.cpp's llama_sampler_dry_apply: it goes back to the nearest token that begins a breaker
+// which is there in full, takes the longest such breaker, and counts what is behind its end.
+TEST(DryBreakers, TheNearestBreakerCountsAndOfThatTheLongest) {
+  const DryBreakers breakers = {{5, {{}, {6, 7}}}, {8, {{9}}}};
+  const auto behind = [&](std::vector<int32_t> history) {
+    std::reverse(history.begin(), history.end());
+    return tokens_behind_breaker(breakers, history);
+  };
+  EXPECT_EQ(behind({1, 2, 3}), 3);           // none
+  EXPECT_EQ(behind({1, 5, 2, 3}), 2);        // 5 alone
+  EXPECT_EQ(behind({5, 6, 7, 1}), 1);        // 5 6 7, not 5 alone
+  EXPECT_EQ(behind({5, 6, 1, 2}), 3);        // its tail is not there: 5 alone
+  EXPECT_EQ(behind({5, 1, 8, 1, 2}), 4);     // 8 without 9 is none
+  EXPECT_EQ(behind({5, 1, 8, 9, 2, 2}), 2);  // 8 9
+  EXPECT_EQ(behind({1, 8, 9}), 0);
+  EXPECT_EQ(behind({1, 8}), 2);  // the tail would lie behind the end
+  EXPECT_EQ(behind({}), 0);
+}
+
 TEST(Sampler, MirostatHoldsTheSurprise) {
   // Long-run average surprise approaches tau.
   Sampler sampler({.temperature = 1, .mirostat = 2, .mirostat_tau = 3, .mirostat_eta = 0.1f, .seed = 11});

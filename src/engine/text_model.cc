@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/ordered_json.h"
+#include "engine/vocabulary_breakers.h"
 #include "formats/checkpoint.h"
 #include "tokenizer/gguf_adapter.h"
 
@@ -179,6 +180,12 @@ std::unique_ptr<TextModel> TextModel::open(const std::filesystem::path& path, Te
   return model;
 }
 
+std::shared_ptr<const DryBreakers> TextModel::dry_breakers(const std::vector<std::string>& texts) {
+  std::shared_ptr<const DryBreakers>& known = dry_breakers_[texts];
+  if (!known) known = make_dry_breakers(tokenizer(), texts);
+  return known;
+}
+
 namespace {
 
 // What turns one row's tokens into text.
@@ -226,6 +233,8 @@ bool serve_text(TextModel& model, const std::function<std::optional<TextRequest>
       for (int32_t id : model.tokenizer().encode("\n", {.add_special = false, .parse_special = false}))
         row.sampling.xtc_special.push_back(id);
     }
+    if (row.sampling.dry_multiplier != 0 && !row.sampling.dry_breakers)
+      row.sampling.dry_breakers = model.dry_breakers(row.sampling.dry_sequence_breakers);
     row.max_tokens = request->max_tokens;
     row.min_tokens = request->min_tokens;
     if (!request->ignore_eos) row.stop_ids = model.stop_ids();

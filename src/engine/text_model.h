@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -62,12 +63,15 @@ class TextModel {
   const tokenizer::Tokenizer& tokenizer() const { return *text_.tokenizer; }
   // Ids that end an answer: the configuration's, the generation configuration's and the tokenizer's together.
   const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
+  // make_dry_breakers of this vocabulary, made once for each set of texts.
+  std::shared_ptr<const DryBreakers> dry_breakers(const std::vector<std::string>& texts);
 
  private:
   TextModel() = default;
   std::unique_ptr<Engine> engine_;
   TextSide text_;
   std::vector<int32_t> stop_ids_;
+  std::map<std::vector<std::string>, std::shared_ptr<const DryBreakers>> dry_breakers_;
 };
 
 struct TextRequest {
