@@ -21,5 +21,17 @@ void gather(benchmark::State& state) {
 }
 BENCHMARK(gather);
 
+// Pairs of heads change places, as a checkpoint with another order of heads asks for.
+void reorder(benchmark::State& state) {
+  const int64_t tokens = 512, heads = 32, width = 4096;
+  const TestMatrix x = TestMatrix::random(tokens, width, 1);
+  std::vector<int32_t> from(static_cast<size_t>(heads));
+  for (int32_t h = 0; h < heads; ++h) from[static_cast<size_t>(h)] = h ^ 1;
+  TestProgram program({&x}, [&](auto& b, auto& in) { return reorder_heads(b, in[0], from); });
+  for (auto _ : state) program.run();
+  state.SetBytesProcessed(state.iterations() * tokens * width * 8);
+}
+BENCHMARK(reorder);
+
 }  // namespace
 }  // namespace kvasir::ops

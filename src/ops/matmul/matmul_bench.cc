@@ -14,7 +14,10 @@
 #include "base/topology.h"
 #include "ops/machine_limits/machine_limits.h"
 #include "ops/matmul/matmul.h"
+#include "ops/matmul/matmul_op.h"
+#include "ops/matmul/random_weight.h"
 #include "ops/matmul/weight_cases.h"
+#include "ops/op_test_program.h"
 
 namespace kvasir::ops {
 namespace {
@@ -133,8 +136,31 @@ void prepare(benchmark::State& state, ActivationMode mode) {
                          benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
+// Rows of an embedding: random ones, so each comes from memory.
+void embedding(benchmark::State& state, formats::StorageFormat format) {
+  const int64_t tokens = state.range(0), vocab = 49152;
+  const RandomWeight source(format, vocab, kCols, 1);
+  const size_t bytes = PackedMatrix::packed_bytes(source.source());
+  Reservation memory(bytes, nullptr, MemoryCategory::weights);
+  memory.commit(bytes);
+  const PackedMatrix table = PackedMatrix::pack(source.source(), {memory.data(), bytes}, team());
+  TestProgram program(
+      {}, [&](program::ProgramBuilder& b, auto&) { return gather_rows(b, table, 1.0f, best_isa_level()); }, 1,
+      tokens);
+  std::mt19937 random(1);
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % vocab);
+  program.step().token_ids = ids;
+  for (auto _ : state) program.run();
+  const double row = static_cast<double>(table.stored_bytes()) / vocab + kCols * sizeof(float);
+  state.counters["GB/s"] = benchmark::Counter(static_cast<double>(tokens) * row * 1e-9,
+                                              benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK_CAPTURE(embedding, q4_0, formats::StorageFormat::q4_0)->Arg(1)->Arg(512);
+BENCHMARK_CAPTURE(embedding, bf16, formats::StorageFormat::bf16)->Arg(1)->Arg(512);
+
 const bool registered = [] {
-  for (ActivationMode mode : {ActivationMode::bf16, ActivationMode::int8})
+  for (ActivationMode mode : {ActivationMode::bf16, ActivationMode::int8, ActivationMode::int16})
     benchmark::RegisterBenchmark(("prepare/" + std::string(name(mode))).c_str(), prepare, mode);
   for (const WeightCase& c : weight_cases())
     for (int64_t rows : {1, 2, 4, 8, 16, 64, 512})
