@@ -1,5 +1,6 @@
 // `kvasir inspect`: what a checkpoint holds, and the programs that would run it.
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -101,8 +102,8 @@ int inspect(const InspectFlags& flags) {
   for (const models::KvGroup& group : plan.kv_groups)
     std::printf("  kv           %s\n", kv_group_text(group, kv_start).c_str());
   for (const std::string& note : plan.kv_notes) std::printf("  note         %s\n", note.c_str());
-  for (const std::string& warning : checkpoint.warnings())
-    std::printf("  note         %s\n", warning.c_str());
+  for (const auto& warnings : {checkpoint.warnings(), std::span<const std::string>(info.warnings)})
+    for (const std::string& warning : warnings) std::printf("  note         %s\n", warning.c_str());
   if (flags.tensors)
     for (const formats::TensorEntry& entry : checkpoint.tensors()) {
       std::string shape;

@@ -217,6 +217,11 @@ void Checkpoint::open_folder() {
       generation_config_ = nullptr;
       warnings_.push_back(
           fmt::format("{}: is no JSON object: ignored", printable(files_.generation_config->string())));
+    } else if (const auto ids = generation_config_.find("eos_token_id");
+               ids != generation_config_.end() && !token_ids(*ids)) {
+      warnings_.push_back(fmt::format("{}: eos_token_id is {}, expected {}: ignored",
+                                      printable(files_.generation_config->string()), shown(*ids), kTokenIds));
+      generation_config_.erase(ids);
     }
   } catch (const Error& problem) {
     warnings_.push_back(fmt::format("{}: ignored", problem.what()));

@@ -86,7 +86,8 @@ class Checkpoint {
   const GgufFile* gguf() const { return gguf_.get(); }         // null for folders
 
   // Folders only (empty for GGUF): config.json as text and parsed (an object with a string "model_type"), and
-  // generation_config.json (null when absent or unreadable, the latter with a warning).
+  // generation_config.json (null when absent or unreadable, the latter with a warning; without an
+  // eos_token_id that is none, with a warning).
   const std::string& config_text() const { return config_text_; }
   const nlohmann::json& config() const { return config_; }
   const nlohmann::json& generation_config() const { return generation_config_; }

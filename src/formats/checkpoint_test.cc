@@ -179,6 +179,26 @@ TEST_F(CheckpointTest, ABadGenerationConfigIsAWarning) {
   EXPECT_THAT(checkpoint.warnings()[0], HasSubstr("generation_config.json"));
 }
 
+TEST_F(CheckpointTest, AGenerationConfigsBadEosIsAWarning) {
+  plain("w", {1}, {1});
+  for (const char* ids : {"\"x\"", "-3", "2.5", "true", "{}", "[2,\"x\"]", "[[2]]", "4294967298"}) {
+    write("generation_config.json", R"({"temperature":0.5,"eos_token_id":)" + std::string(ids) + "}");
+    const Checkpoint checkpoint = open();
+    ASSERT_EQ(checkpoint.warnings().size(), 1u) << ids;
+    EXPECT_THAT(checkpoint.warnings()[0],
+                AllOf(HasSubstr("generation_config.json: eos_token_id is " + std::string(ids) + ", expected"),
+                      HasSubstr("ignored")));
+    EXPECT_FALSE(checkpoint.generation_config().contains("eos_token_id")) << ids;
+    EXPECT_EQ(checkpoint.generation_config()["temperature"], 0.5);
+  }
+  for (const char* ids : {"2", "[2,3]", "[]", "null", "0"}) {
+    write("generation_config.json", R"({"eos_token_id":)" + std::string(ids) + "}");
+    const Checkpoint checkpoint = open();
+    EXPECT_TRUE(checkpoint.warnings().empty()) << ids;
+    EXPECT_TRUE(checkpoint.generation_config().contains("eos_token_id")) << ids;
+  }
+}
+
 TEST_F(CheckpointTest, MlxFolderWithOverridesStacksAndPlainModules) {
   const MlxQuantization q4 = {StorageFormat::mlx_affine, 4, 64};
   const std::vector<float> up = mlx("model.up", {8, 128}, q4);

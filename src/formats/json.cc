@@ -1,5 +1,6 @@
 #include "formats/json.h"
 
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -74,6 +75,28 @@ nlohmann::json parse_json(std::string_view text, const std::string& file, int de
 
 nlohmann::json read_json_file(const std::filesystem::path& path, size_t byte_limit, int depth_limit) {
   return parse_json(read_file(path, byte_limit), path.string(), depth_limit);
+}
+
+std::string shown(const nlohmann::json& value) {
+  // JSON has no word for these: dump() writes null.
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return fmt::format("{}", value.get<double>());
+  return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::optional<std::vector<int32_t>> token_ids(const nlohmann::json& value) {
+  std::vector<int32_t> ids;
+  auto add = [&](const nlohmann::json& id) {
+    // As u64, negative numbers are beyond the limit too.
+    if (!id.is_number_integer() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max()) return false;
+    ids.push_back(id.get<int32_t>());
+    return true;
+  };
+  if (value.is_null()) return ids;
+  if (!value.is_array()) return add(value) ? std::optional(ids) : std::nullopt;
+  for (const nlohmann::json& id : value)
+    if (!add(id)) return std::nullopt;
+  return ids;
 }
 
 }  // namespace kvasir::formats

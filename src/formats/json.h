@@ -6,10 +6,13 @@
 // -Infinity, and transformers 5's {"__float__": "NaN"} objects.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/limits.h"
 
@@ -23,5 +26,13 @@ nlohmann::json parse_json(std::string_view text, const std::string& file,
 nlohmann::json read_json_file(const std::filesystem::path& path,
                               size_t byte_limit = ReadLimits{}.config_bytes,
                               int depth_limit = ReadLimits{}.json_depth);
+
+// A value as a message shows it: printable, on one line.
+std::string shown(const nlohmann::json& value);
+
+// The token ids that a configuration writes: a whole number in [0, 2^31 - 1] or a list of them; null and an
+// empty list are none. Nullopt for anything else, of which nothing may be taken.
+std::optional<std::vector<int32_t>> token_ids(const nlohmann::json& value);
+inline constexpr char kTokenIds[] = "a token id from 0 to 2147483647 or a list of them";
 
 }  // namespace kvasir::formats

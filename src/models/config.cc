@@ -12,6 +12,8 @@ namespace {
 
 using ops::ActivationFunction;
 
+constexpr char kEos[] = "eos_token_id", kBos[] = "bos_token_id";
+
 // Older or private spellings of fields, rewritten to the common ones, and defaults of classes whose published
 // checkpoints rely on them.
 void complete_fields(std::string_view model_type, nlohmann::json& t) {
@@ -72,29 +74,34 @@ std::optional<ActivationFunction> activation_from_name(std::string_view text) {
   return std::nullopt;
 }
 
-std::vector<int32_t> token_ids(const nlohmann::json& value) {
-  std::vector<int32_t> out;
-  auto add = [&](const nlohmann::json& id) {
-    if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= 2147483647)
-      out.push_back(id.get<int32_t>());
-  };
-  if (value.is_array())
-    for (const nlohmann::json& id : value) add(id);
-  else
-    add(value);
-  return out;
+// Once each: a field may be read in more than one place.
+void warn(ModelConfig& m, std::string text) {
+  if (std::ranges::find(m.warnings, text) == m.warnings.end()) m.warnings.push_back(std::move(text));
 }
 
-void read_special_ids(const nlohmann::json& raw, const nlohmann::json& t, const nlohmann::json& generation,
+// The first of the sources that has any: generation_config.json's replace the others. Those of config.json
+// are read whether they count or not, so that a bad one is refused with and without the other file.
+void read_special_ids(const ConfigFields& top, const ConfigFields& f, const nlohmann::json& generation,
                       ModelConfig& m) {
-  for (const nlohmann::json* source : {&generation, &raw, &t})
-    if (m.eos_ids.empty() && source->is_object() && source->contains("eos_token_id"))
-      m.eos_ids = token_ids((*source)["eos_token_id"]);
-  for (const nlohmann::json* source : {&raw, &t})
-    if (!m.bos_id && source->contains("bos_token_id")) {
-      const std::vector<int32_t> ids = token_ids((*source)["bos_token_id"]);
-      if (!ids.empty()) m.bos_id = ids.front();
-    }
+  // No token is ever one beyond the logits, and configurations of tiny or cut models keep those of the whole
+  // one: nothing would be lost with the file.
+  auto take = [&](const ConfigFields& source, const char* key) {
+    std::vector<int32_t> ids;
+    for (const int32_t id : source.token_ids(key))
+      if (id < m.vocab)
+        ids.push_back(id);
+      else
+        warn(m, fmt::format("{}: {} {} is no token of a vocabulary of {}: ignored", source.where(), key, id,
+                            m.vocab));
+    return ids;
+  };
+  if (generation.is_object()) m.eos_ids = take(ConfigFields(generation, "generation_config.json"), kEos);
+  for (const ConfigFields* source : {&top, &f}) {
+    if (std::vector<int32_t> ids = take(*source, kEos); m.eos_ids.empty()) m.eos_ids = std::move(ids);
+    if (source->token_ids(kBos).size() > 1) source->reject(kBos, "one token id");
+    if (const std::vector<int32_t> ids = take(*source, kBos); !m.bos_id && !ids.empty())
+      m.bos_id = ids.front();
+  }
 }
 
 // Layer kinds, windows and ropes from the row's traits and the config's own list.
@@ -229,7 +236,7 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
     m.tie = f.flag("tie_word_embeddings", false) ? TieRule::always : TieRule::never;
   if (m.tie == TieRule::always) m.drop.push_back(R"(^lm_head\.weight$)");
   finish_layers(f, traits, m);
-  read_special_ids(raw, t, generation, m);
+  read_special_ids(top, f, generation, m);
   return m;
 }
 

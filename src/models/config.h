@@ -125,6 +125,7 @@ struct ModelConfig {
 
   std::vector<int32_t> eos_ids;
   std::optional<int32_t> bos_id;
+  std::vector<std::string> warnings;  // what the configuration says and is not done, a line each
 
   std::string canonical_text() const;  // every field that can change a result; part of the NumericsKey
 };

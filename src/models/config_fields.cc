@@ -13,13 +13,6 @@ constexpr char kSize[] = "a whole number from 0 to 2147483647";
 
 }  // namespace
 
-std::string shown(const nlohmann::json& value) {
-  // JSON has no word for these: dump() writes null.
-  if (value.is_number_float() && !std::isfinite(value.get<double>()))
-    return fmt::format("{}", value.get<double>());
-  return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
 ConfigFields::ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read)
     : object_(&object), where_(std::move(where)), read_(read) {
   if (!object.is_object())
@@ -146,6 +139,14 @@ std::optional<std::vector<std::string>> ConfigFields::find_texts(std::string_vie
     out.push_back(item.get<std::string>());
   }
   return out;
+}
+
+std::vector<int32_t> ConfigFields::token_ids(std::string_view key) const {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return {};
+  auto ids = formats::token_ids(*value);
+  if (!ids) reject(key, formats::kTokenIds);
+  return *std::move(ids);
 }
 
 std::optional<ConfigFields> ConfigFields::find_object(std::string_view key) const {

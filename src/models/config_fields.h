@@ -10,10 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/json.h"
+
 namespace kvasir::models {
 
-// A value as a message shows it: printable, on one line.
-std::string shown(const nlohmann::json& value);
+using formats::shown;
 
 class ConfigFields {
  public:
@@ -42,6 +43,8 @@ class ConfigFields {
   std::optional<std::vector<int64_t>> find_integers(std::string_view key) const;
   std::optional<std::vector<double>> find_reals(std::string_view key) const;
   std::optional<std::vector<std::string>> find_texts(std::string_view key) const;
+  // A token id or a list of them; absent, null and [] are none.
+  std::vector<int32_t> token_ids(std::string_view key) const;
 
   // The object under a key, as fields of its own.
   std::optional<ConfigFields> find_object(std::string_view key) const;

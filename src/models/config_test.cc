@@ -76,6 +76,54 @@ TEST(Config, NestedTextConfigAndEosOrder) {
   EXPECT_EQ(parse_config(wrapped, json{{"eos_token_id", 50}}, "c").eos_ids, (std::vector<int32_t>{50}));
 }
 
+// What transformers 5's class takes for these fields (int, list of int, null), but for negative ids, which it
+// keeps and never meets.
+TEST(Config, SpecialIdsAreIdsOrTheFileIsRefused) {
+  const json bad = {
+      "x", "2", -3, 2.5, true, json::object(), {2, "x"}, {2, -1}, {2, true}, {{2}}, int64_t{1} << 32};
+  for (const char* key : {"eos_token_id", "bos_token_id"})
+    for (const json& value : bad) {
+      const std::string reason = fmt::format("config.json: {} is {}, expected", key, value.dump());
+      EXPECT_THAT(message_of(llama({{key, value}})), testing::HasSubstr(reason));
+      const json wrapped = {{"model_type", "gemma3"}, {"text_config", synth_config("gemma3_text", "tiny")}};
+      json top = wrapped, below = wrapped;
+      top[key] = value;
+      below["text_config"][key] = value;
+      EXPECT_THAT(message_of(top), testing::HasSubstr(reason));
+      EXPECT_THAT(message_of(below), testing::HasSubstr(reason));
+      // Where the other file replaces them as well.
+      EXPECT_THROW(parse_config(llama({{key, value}}), json{{"eos_token_id", 5}}, "c"), Error);
+    }
+  EXPECT_THAT(message_of(llama({{"bos_token_id", {1, 2}}})), testing::HasSubstr("bos_token_id is [1,2]"));
+  auto eos = [](const json& value) {
+    json config = llama({});
+    config["eos_token_id"] = value;
+    return parse_config(config, nullptr, "c").eos_ids;
+  };
+  EXPECT_EQ(eos(nullptr), std::vector<int32_t>{});
+  EXPECT_EQ(eos(json::array()), std::vector<int32_t>{});
+  EXPECT_EQ(eos(0), std::vector<int32_t>{0});
+  EXPECT_EQ(eos({2, 5}), (std::vector<int32_t>{2, 5}));
+  EXPECT_EQ(parse_config(llama({{"eos_token_id", nullptr}}), nullptr, "c").eos_ids, std::vector<int32_t>{});
+}
+
+TEST(Config, IdsBeyondTheVocabularyAreToldAndIgnored) {
+  const ModelConfig m = parse_config(
+      llama({{"vocab_size", 300}, {"eos_token_id", {2, 999}}, {"bos_token_id", 300}}), nullptr, "c");
+  EXPECT_EQ(m.eos_ids, std::vector<int32_t>{2});
+  EXPECT_FALSE(m.bos_id);
+  EXPECT_EQ(m.warnings,
+            (std::vector<std::string>{"c: eos_token_id 999 is no token of a vocabulary of 300: ignored",
+                                      "c: bos_token_id 300 is no token of a vocabulary of 300: ignored"}));
+  const ModelConfig replaced =
+      parse_config(llama({{"vocab_size", 300}}), json{{"eos_token_id", {299, 300}}}, "c");
+  EXPECT_EQ(replaced.eos_ids, std::vector<int32_t>{299});
+  EXPECT_EQ(replaced.warnings,
+            std::vector<std::string>{"generation_config.json: eos_token_id 300 is no token "
+                                     "of a vocabulary of 300: ignored"});
+  EXPECT_TRUE(parse_config(llama({}), nullptr, "c").warnings.empty());
+}
+
 TEST(Config, WrappersOfSparseAndOfSeveralFamilies) {
   // The published 4B: everything else is a default of the publisher's class.
   const json gemma = {{"model_type", "gemma3"},

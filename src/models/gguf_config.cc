@@ -52,6 +52,11 @@ class Metadata {
       throw_error(ErrorCode::corrupt_file, "{}: its metadata has no {}{}", file_.path(), prefix_, key);
   }
 
+  [[noreturn]] void reject(std::string_view key, const std::string& value, std::string_view expected) const {
+    throw_error(ErrorCode::corrupt_file, "{}: {}{} is {}, expected {}", file_.path(), prefix_, key, value,
+                expected);
+  }
+
   // {key: value} for keys that are present.
   void copy_count(std::string_view key, json& out, const char* field) const {
     if (const auto value = count(key)) out[field] = *value;
@@ -80,6 +85,8 @@ json rope_scaling(const Metadata& m) {
   json scaling;
   const std::string type(m.text("rope.scaling.type").value_or("linear"));
   double factor = m.real("rope.scaling.factor").value_or(m.real("rope.scale_linear").value_or(0));
+  if (factor == 0 && type == "yarn")
+    m.reject("rope.scaling.factor", "missing or 0", "a number above 0 with rope.scaling.type yarn");
   if (factor == 0 && type != "longrope") factor = 1;
   if (type == "none" || (type == "linear" && factor == 1)) return nullptr;
   if (factor != 0) scaling["factor"] = factor;

@@ -43,12 +43,12 @@ RopeConfig rope_of(const std::function<void(GgufWriter&)>& more, const std::stri
 }
 
 void refused(const std::string& architecture, const std::function<void(GgufWriter&)>& more,
-             const std::string& reason) {
+             const std::string& reason, ErrorCode code = ErrorCode::unsupported) {
   try {
     parse(architecture, more);
     ADD_FAILURE() << "accepted: " << reason;
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_EQ(error.code(), code);
     EXPECT_THAT(error.what(), testing::HasSubstr(reason));
   }
 }
@@ -84,6 +84,9 @@ TEST(GgufConfig, ScalingIsLinearUnlessItSaysOtherwise) {
             RopeKind::standard);
   refused(
       "gemma2", [](GgufWriter& w) { w.set_f32("gemma2.rope.scaling.factor", 4); }, "plain rope");
+  refused(
+      "llama", [](GgufWriter& w) { w.set_string("llama.rope.scaling.type", "yarn"); },
+      "llama.rope.scaling.factor is missing or 0", ErrorCode::corrupt_file);
 }
 
 TEST(GgufConfig, MagnitudesOfYarn) {

@@ -239,6 +239,7 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   info.context = context;
   info.eos_ids = config.eos_ids;
   info.bos_id = config.bos_id;
+  info.warnings = config.warnings;
   return planned;
 }
 

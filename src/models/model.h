@@ -123,6 +123,7 @@ struct ModelInfo {
   int64_t context = 0;        // the limit in force
   std::vector<int32_t> eos_ids;
   std::optional<int32_t> bos_id;
+  std::vector<std::string> warnings;  // what the configuration says and is not done, a line each
 };
 
 class Model {

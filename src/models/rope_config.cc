@@ -52,7 +52,7 @@ std::string type_of(const ConfigFields& parameters) {
 
 std::vector<double> factor_list(const ConfigFields& parameters, std::string_view key, int64_t pairs) {
   const nlohmann::json* value = parameters.find(key);
-  if (value == nullptr) return {};
+  if (value == nullptr) parameters.reject(key, "a list of numbers");
   if (value->is_number()) return std::vector<double>(static_cast<size_t>(pairs), parameters.positive(key));
   std::vector<double> list = *parameters.find_reals(key);
   if (static_cast<int64_t>(list.size()) != pairs)
@@ -157,20 +157,15 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
   } else if (type == "llama3") {
     rope.kind = RopeKind::llama3;
     rope.factor = p.positive("factor");
-    rope.low_freq_factor = p.positive("low_freq_factor", 1);
-    rope.high_freq_factor = p.positive("high_freq_factor", 4);
+    rope.low_freq_factor = p.positive("low_freq_factor");
+    rope.high_freq_factor = p.positive("high_freq_factor");
     if (!(rope.high_freq_factor > rope.low_freq_factor))
       p.reject("high_freq_factor", "a number above low_freq_factor");
     rope.original_max_position = original_or_max();
   } else if (longrope) {
     rope.kind = RopeKind::longrope;
-    if (defaults.phi3_names && (!p.has("short_factor") || !p.has("long_factor")))
-      p.reject(p.has("short_factor") ? "long_factor" : "short_factor", "a list of numbers");
     rope.short_factor = factor_list(p, "short_factor", pairs);
     rope.long_factor = factor_list(p, "long_factor", pairs);
-    if (rope.short_factor.empty() && rope.long_factor.empty()) p.reject("long_factor", "a list of numbers");
-    if (rope.short_factor.empty()) rope.short_factor = rope.long_factor;
-    if (rope.long_factor.empty()) rope.long_factor = rope.short_factor;
     rope.original_max_position = original > 0 ? original
                                  : defaults.phi3_names
                                      ? 4096
@@ -186,6 +181,8 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
   } else if (type == "yarn" || type == "deepseek_yarn" || type == "telechat3-yarn") {
     rope.kind = RopeKind::yarn;
     rope.original_max_position = original_or_max();
+    // null is the ratio of the two limits; without the field the publisher's code takes no such rope.
+    if (!p.object().contains("factor")) p.reject("factor", "a number above 0 or null");
     rope.factor = p.has("factor") ? p.positive("factor")
                                   : require_max(rope.max_position, "max_position_embeddings") /
                                         rope.original_max_position;

@@ -42,10 +42,9 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1;              // yarn
   bool truncate = true;                              // yarn
   double attention_factor = 1;                       // yarn, longrope: resolved
-  std::vector<double> short_factor,
-      long_factor;                      // longrope: dims / 2 each; equal lists when only one is given
-  double partial = 1;                   // proportional
-  std::vector<double> divisor_factors;  // factors: GGUF's rope_freqs, dims / 2
+  std::vector<double> short_factor, long_factor;     // longrope: dims / 2 each
+  double partial = 1;                                // proportional
+  std::vector<double> divisor_factors;               // factors: GGUF's rope_freqs, dims / 2
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -61,7 +60,9 @@ struct RopeDefaults {
 };
 
 // Rope of one layer kind ("full_attention", "sliding_attention") over heads of head_dim elements.
-// Throws Error{unsupported} naming an unknown type, Error{corrupt_file} for missing or contradictory keys.
+// What a kind needs is what transformers' check of it needs (modeling_rope_utils.py); an absent original
+// limit is max_position_embeddings, as there. Throws Error{unsupported} naming an unknown type,
+// Error{corrupt_file} for missing or contradictory keys.
 RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind, int64_t head_dim,
                       const RopeDefaults& defaults);
 

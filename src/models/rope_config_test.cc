@@ -148,16 +148,35 @@ TEST(RopeConfig, Refusals) {
     return message(more, 8);
   };
   const json three = {1, 1, 1}, four = {1, 1, 1, 1};
-  EXPECT_THAT(scaled({{"type", "longrope"}}), testing::HasSubstr("long_factor is missing"));
-  // One list stands for both, but not where the publisher wants the two.
-  EXPECT_EQ(scaled({{"type", "longrope"}, {"short_factor", four}}), "accepted");
-  RopeDefaults phi3;
-  phi3.phi3_names = true;
-  const auto one_list = [&](const char* which) -> json {
-    return {{"max_position_embeddings", 4096}, {"rope_scaling", {{"type", "su"}, {which, four}}}};
+  // transformers 5.24 builds a llama of each of these and refuses it without any of its required fields
+  // (KeyError). An absent original limit is the whole one there.
+  const json whole[] = {
+      {{"rope_type", "linear"}, {"factor", 2}},
+      {{"rope_type", "dynamic"}, {"factor", 2}},
+      {{"rope_type", "yarn"}, {"factor", 4}},
+      {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}},
+      {{"rope_type", "longrope"}, {"short_factor", four}, {"long_factor", four}},
   };
-  EXPECT_THAT(message(one_list("short_factor"), 8, phi3), testing::HasSubstr("long_factor is missing"));
-  EXPECT_THAT(message(one_list("long_factor"), 8, phi3), testing::HasSubstr("short_factor is missing"));
+  for (const json& kind : whole) {
+    EXPECT_EQ(scaled(kind), "accepted");
+    for (const auto& [key, value] : kind.items()) {
+      if (key == "rope_type") continue;
+      json less = kind;
+      less.erase(key);
+      EXPECT_THAT(scaled(less), testing::HasSubstr("rope_scaling: " + key + " is missing")) << less;
+      // A null is no value, but for YaRN's, which is the ratio of the limits.
+      less[key] = nullptr;
+      if (kind["rope_type"] != "yarn") {
+        EXPECT_THAT(scaled(less), testing::HasSubstr(key + " is missing")) << less;
+      }
+    }
+  }
+  EXPECT_EQ(parse({{"max_position_embeddings", 256},
+                   {"rope_scaling",
+                    {{"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 64}}}},
+                  8)
+                .factor,
+            4);
   EXPECT_THAT(scaled({{"type", "longrope"},
                       {"short_factor", four},
                       {"long_factor", three},

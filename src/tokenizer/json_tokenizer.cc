@@ -509,23 +509,24 @@ class Loader {
       const JsonDocument document(text, name, kLargestConfig);
       const auto value = document.root().find("eos_token_id");
       if (!value) return false;
-      bool any = false;
-      const auto take = [&](const JsonValue& id) {
-        const auto token = static_cast<int32_t>(id.count(INT32_MAX));
-        any = true;
-        if (token < parts_->size) {
-          ends.insert(token);
-        } else {
-          warn("{}: eos_token_id {} is no token of {}", name, token, parts_->size);
-        }
+      std::vector<int32_t> ids;  // taken when all of them are ids
+      const auto read = [&](const JsonValue& id) {
+        ids.push_back(static_cast<int32_t>(id.count(INT32_MAX)));
       };
       if (value->is_array()) {
         size_t i = 0;
-        for (auto element : value->array()) take(value->item(element, i++));
+        for (auto element : value->array()) read(value->item(element, i++));
       } else {
-        take(*value);
+        read(*value);
       }
-      return any;
+      for (const int32_t id : ids) {
+        if (id < parts_->size) {
+          ends.insert(id);
+        } else {
+          warn("{}: eos_token_id {} is no token of {}", name, id, parts_->size);
+        }
+      }
+      return !ids.empty();
     } catch (const Error& e) {
       warn("{}; ignored", e.what());
       return false;

@@ -197,6 +197,11 @@ TEST(JsonTokenizer, ConfigFiles) {
   EXPECT_THAT(t.eog_ids(), ElementsAre(10, 11));
   files.generation_config_json = R"({"eos_token_id": null})";
   EXPECT_THAT(Tokenizer::from_files(files).eog_ids(), ElementsAre(3, 10));
+  // Of a list that is none, no part counts.
+  files.generation_config_json = R"({"eos_token_id": [2, "x"]})";
+  const Tokenizer other = Tokenizer::from_files(files);
+  EXPECT_THAT(other.eog_ids(), ElementsAre(3, 10));
+  EXPECT_THAT(other.warnings(), testing::Contains(HasSubstr("generation_config.json: eos_token_id[1]")));
 }
 
 std::string error_of(const json& tokenizer) {
