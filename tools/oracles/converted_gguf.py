@@ -51,7 +51,7 @@ FAMILIES = {
     "qwen3": ("Qwen3ForCausalLM", {}), "qwen3_moe": ("Qwen3MoeForCausalLM", {}), "seed_oss": ("SeedOssForCausalLM", {"head_dim": 16}),
     "smollm3": ("SmolLM3ForCausalLM", {}), "stablelm": ("StableLmForCausalLM", {}), "starcoder2": ("Starcoder2ForCausalLM", {}),
 }
-SETS = {"internlm2": ["bias=false"], "phi": ["num_key_value_heads=4"]}  # all that the converter knows
+SETS = {"internlm2": ["bias=false"], "phi": ["num_key_value_heads=4", "intermediate_size=256"]}  # all that the converter knows
 # The converter with vocabularies of no tokens, whose size only some of its classes state themselves.
 WITHOUT_VOCABULARY = """
 import importlib, pkgutil, runpy, sys
