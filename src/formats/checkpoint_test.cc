@@ -257,6 +257,23 @@ TEST_F(CheckpointTest, MlxSizesFromDefaultsGiveWayToTheShapesStatedOnesDoNot) {
       HasSubstr("m.a: packed shape [4, 32] does not match scales [4, 2] for bits 4, group 64"));
 }
 
+// mlx-lm writes the override of a mixture's router without a mode and reads it as affine, whatever the mode
+// of the file; members that an override leaves out are its mode's own (mlx 0.32.4: Linear.to_quantized).
+TEST_F(CheckpointTest, AnMlxOverrideInheritsNothingOfTheSection) {
+  const std::vector<float> up = mlx("m.up", {8, 128}, {StorageFormat::mlx_nvfp4, 4, 16});
+  const std::vector<float> gate = mlx("m.gate", {8, 128}, {StorageFormat::mlx_affine, 8, 64}, 2);
+  const std::vector<float> bits = mlx("m.bits", {8, 128}, {StorageFormat::mlx_affine, 8, 64}, 3);
+  const std::vector<float> mode = mlx("m.mode", {8, 128}, {StorageFormat::mlx_mxfp8, 8, 32}, 4);
+  const Checkpoint checkpoint =
+      open(R"({"model_type":"llama","quantization":{"group_size":16,"bits":4,"mode":"nvfp4",)"
+           R"("m.gate":{"group_size":64,"bits":8},"m.bits":{"bits":8},"m.mode":{"mode":"mxfp8"}}})");
+  EXPECT_TRUE(checkpoint.warnings().empty());
+  EXPECT_EQ(checkpoint.values(checkpoint.tensor("m.up.weight")), up);
+  EXPECT_EQ(checkpoint.values(checkpoint.tensor("m.gate.weight")), gate);
+  EXPECT_EQ(checkpoint.values(checkpoint.tensor("m.bits.weight")), bits);
+  EXPECT_EQ(checkpoint.values(checkpoint.tensor("m.mode.weight")), mode);
+}
+
 TEST_F(CheckpointTest, MlxErrors) {
   mlx("m.a", {4, 128}, {StorageFormat::mlx_affine, 4, 64});
   const auto with = [&](const std::string& quantization) {

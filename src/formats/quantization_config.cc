@@ -52,10 +52,11 @@ void validate(const MlxQuantization& q, const std::string& file, std::string_vie
     bad(fmt::format("{} quantization requires bits to be {} but got {}", mode_name(q.mode), bits, q.bits));
 }
 
-// The mode's own sizes, for a section that names only a mode.
-// The three members of a section or an override; those that are missing keep their value in `base`.
-MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base, const std::string& file,
-                             std::string_view path) {
+// The three members of a section or an override. Those that are missing are what mlx-lm, which writes and
+// reads them, takes: affine for a mode, the mode's own for sizes. An override inherits nothing of the
+// section:
+// {"group_size": 64, "bits": 8} of a mixture's router is affine, whatever mode the file is in.
+MlxQuantization read_members(const nlohmann::json& object, const std::string& file, std::string_view path) {
   const std::string where =
       path.empty() ? "quantization" : fmt::format("quantization of {}", printable(path));
   const auto integer = [&](const char* key, int fallback) {
@@ -66,6 +67,7 @@ MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base,
                   where, key, printable(at->dump(-1, ' ', true)));
     return at->get<int>();
   };
+  MlxQuantization out = mode_defaults(StorageFormat::mlx_affine);
   const auto mode = object.find("mode");
   if (mode != object.end() && !mode->is_null()) {
     const std::string text = mode->is_string() ? mode->get<std::string>() : mode->dump(-1, ' ', true);
@@ -75,12 +77,12 @@ MlxQuantization read_members(const nlohmann::json& object, MlxQuantization base,
       throw_error(ErrorCode::unsupported,
                   "{}: {}: Invalid quantization mode '{}': expected affine, mxfp4, mxfp8 or nvfp4",
                   printable(file), where, printable(text));
-    if (*known != base.mode) base = mode_defaults(*known);
+    out = mode_defaults(*known);
   }
-  base.bits = integer("bits", base.bits);
-  base.group_size = integer("group_size", base.group_size);
-  validate(base, file, path);
-  return base;
+  out.bits = integer("bits", out.bits);
+  out.group_size = integer("group_size", out.group_size);
+  validate(out, file, path);
+  return out;
 }
 
 // Whether another tool than MLX wrote the section.
@@ -147,13 +149,13 @@ QuantizationConfig QuantizationConfig::from_config(const nlohmann::json& config,
   if (activations != section->end() && activations->is_boolean() && activations->get<bool>())
     refuse_quantization(file, "quantize_activations", "activations encoded in the weights' mode");
 
-  out.defaults_ = read_members(*section, mode_defaults(StorageFormat::mlx_affine), file, {});
+  out.defaults_ = read_members(*section, file, {});
   for (const auto& [key, value] : section->items()) {
     if (key == "quantize_activations") continue;
     if (value.is_boolean())
       out.overrides_[key] = value.get<bool>() ? out.defaults_ : std::nullopt;
     else if (value.is_object())
-      out.overrides_[key] = read_members(value, *out.defaults_, file, key);
+      out.overrides_[key] = read_members(value, file, key);
   }
   return out;
 }

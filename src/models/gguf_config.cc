@@ -311,6 +311,8 @@ ModelConfig as_gguf(ModelConfig config, bool permuted_qk) {
     n.norms = {"post_attention_norm", "post_ffw_norm", "", ""};
   else if (config.block == Block::sandwich)
     n.norms = {"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"};
+  else if (config.model_type == "seed_oss")  // what follows attention here, not what precedes the MLP
+    n.norms = {"attn_norm", "post_attention_norm", "", ""};
   else
     n.norms = {"attn_norm", "ffn_norm", "", ""};
   n.q = "attn_q";

@@ -33,9 +33,13 @@ std::vector<std::string> names() {
 
 class MlxCheckpoint : public testing::TestWithParam<std::string> {
  protected:
-  fs::path synthesized(const std::string& mode) const {
-    const fs::path path = folder_ / mode;
-    synthesize(synth_config("llama", "tiny", cases()["sizes"]), synth_format(mode),
+  // "mlx-nvfp4", or with another family than llama "qwen3_moe-mlx-nvfp4".
+  fs::path synthesized(const std::string& name) const {
+    const fs::path path = folder_ / name;
+    const size_t dash = name.starts_with("qwen3_moe-") ? name.find('-') : std::string::npos;
+    const std::string family = dash == std::string::npos ? "llama" : name.substr(0, dash);
+    const std::string mode = dash == std::string::npos ? name : name.substr(dash + 1);
+    synthesize(synth_config(family, "tiny", cases()["sizes"][family]), synth_format(mode),
                cases()["seed"].get<uint64_t>(), path);
     return path;
   }

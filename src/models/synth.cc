@@ -164,6 +164,55 @@ void check_size(const ModelConfig& m, const SynthFormat& format, const std::file
 // One part of an MLX triplet: all rows' codes, scales or biases.
 enum class MlxField { codes, scales, biases };
 
+// The triplet of a quantized module, its last axis packed.
+void add_mlx(const std::string& path, std::vector<int64_t> shape, const formats::MlxQuantization& q,
+             Dtype scale_dtype, uint64_t seed, std::vector<formats::SafetensorsToWrite>& tensors) {
+  const int64_t cols = shape.back();
+  const int64_t rows = elements(shape) / cols;
+  const bool affine = q.mode == StorageFormat::mlx_affine;
+  const Dtype scales = affine ? scale_dtype : Dtype::u8;
+  check_block(path + ".weight", cols, q.group_size, formats::name(q.mode));
+  const formats::RandomRows random(q.mode, deviation(cols), synth_key(path + ".weight", seed));
+  auto produce = [=](MlxField field) -> formats::TensorProducer {
+    return [=](const ByteSink& sink) {
+      const auto n = static_cast<size_t>(cols);
+      std::vector<std::byte> codes(n * static_cast<size_t>(q.bits) / 8),
+          s(n / static_cast<size_t>(q.group_size) * size_of(scales)), b(s.size());
+      for (int64_t r = 0; r < rows; ++r) {
+        random.fill_mlx(r, cols, q.bits, q.group_size, scales,
+                        {codes, s, affine ? std::span<std::byte>(b) : std::span<std::byte>()});
+        sink(field == MlxField::codes ? codes : field == MlxField::scales ? s : b);
+      }
+    };
+  };
+  const auto stored = affine ? *formats::safetensors_dtype_from_name(scales == Dtype::f32   ? "F32"
+                                                                     : scales == Dtype::f16 ? "F16"
+                                                                                            : "BF16")
+                             : formats::SafetensorsDtype::u8;
+  shape.back() = cols * q.bits / 32;
+  tensors.push_back({path + ".weight", formats::SafetensorsDtype::u32, shape, produce(MlxField::codes)});
+  shape.back() = cols / q.group_size;
+  tensors.push_back({path + ".scales", stored, shape, produce(MlxField::scales)});
+  if (affine) tensors.push_back({path + ".biases", stored, shape, produce(MlxField::biases)});
+}
+
+// The modules that mlx-lm makes of a matrix: of fused experts three stacks.
+std::vector<std::pair<std::string, std::vector<int64_t>>> mlx_modules(const TensorRequest& request,
+                                                                      const ModelConfig& m) {
+  const std::string fused = m.names.experts + ".gate_up_proj", down = m.names.experts + ".down_proj";
+  const std::vector<int64_t>& shape = request.shape;
+  const auto stacks = [&](const std::string& suffix) {
+    return request.name.substr(0, request.name.size() - suffix.size()) + m.names.stacked_experts;
+  };
+  if (request.name.ends_with(fused)) {
+    const std::vector<int64_t> half = {shape.at(0), shape.at(1) / 2, shape.at(2)};
+    return {{stacks(fused) + ".gate_proj", half}, {stacks(fused) + ".up_proj", half}};
+  }
+  if (request.name.ends_with(down)) return {{stacks(down) + ".down_proj", shape}};
+  KVASIR_CHECK(request.name.ends_with(".weight"));
+  return {{request.name.substr(0, request.name.size() - 7), shape}};
+}
+
 void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
                        const std::filesystem::path& out) {
   const ModelConfig m = parse_config(config, nullptr, "synthetic configuration");
@@ -173,6 +222,10 @@ void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
   std::vector<formats::SafetensorsToWrite> tensors;
   std::set<std::string> done;
   const StorageFormat plain = mlx ? StorageFormat::f16 : format.matrices;
+  // mlx-lm keeps routers in 8 bits, whatever the mode of the rest.
+  constexpr formats::MlxQuantization kRouter = {StorageFormat::mlx_affine, 8, 64};
+  const formats::MlxQuantization sizes = {format.matrices, format.bits, format.group_size};
+  std::vector<std::string> routers;
   for (const TensorRequest& request : requests_of(m, untied)) {
     if (!done.insert(request.name).second) continue;
     if (!mlx || request.kind != TensorRequest::Kind::matrix) {
@@ -180,46 +233,20 @@ void synthesize_folder(json config, const SynthFormat& format, uint64_t seed,
                          plain_producer(request, plain, is_norm_gain(request) && plus_one(m), seed)});
       continue;
     }
-    const int64_t cols = request.shape.back();
-    const int64_t rows = elements(request.shape) / cols;
-    const bool affine = format.matrices == StorageFormat::mlx_affine;
-    const int bits = format.bits, group = format.group_size;
-    const Dtype scales = affine ? format.scales : Dtype::u8;
-    check_block(request.name, cols, group, formats::name(format.matrices));
-    const formats::RandomRows random(format.matrices, deviation(cols), synth_key(request.name, seed));
-    auto produce = [=](MlxField field) -> formats::TensorProducer {
-      return [=](const ByteSink& sink) {
-        const auto n = static_cast<size_t>(cols);
-        std::vector<std::byte> codes(n * static_cast<size_t>(bits) / 8),
-            s(n / static_cast<size_t>(group) * size_of(scales)), b(s.size());
-        for (int64_t r = 0; r < rows; ++r) {
-          random.fill_mlx(r, cols, bits, group, scales,
-                          {codes, s, affine ? std::span<std::byte>(b) : std::span<std::byte>()});
-          sink(field == MlxField::codes ? codes : field == MlxField::scales ? s : b);
-        }
-      };
-    };
-    if (!request.name.ends_with(".weight"))
-      throw_error(ErrorCode::unsupported,
-                  "{}: fused experts have no MLX form that synth writes; choose another format",
-                  request.name);
-    const std::string path = request.name.substr(0, request.name.size() - 7);
-    const auto scale_dtype = affine ? *formats::safetensors_dtype_from_name(scales == Dtype::f32   ? "F32"
-                                                                            : scales == Dtype::f16 ? "F16"
-                                                                                                   : "BF16")
-                                    : formats::SafetensorsDtype::u8;
-    tensors.push_back({path + ".weight",
-                       formats::SafetensorsDtype::u32,
-                       {rows, cols * bits / 32},
-                       produce(MlxField::codes)});
-    tensors.push_back({path + ".scales", scale_dtype, {rows, cols / group}, produce(MlxField::scales)});
-    if (affine)
-      tensors.push_back({path + ".biases", scale_dtype, {rows, cols / group}, produce(MlxField::biases)});
+    for (const auto& [path, shape] : mlx_modules(request, m)) {
+      const bool router = path.ends_with("." + m.names.router);
+      if (router) routers.push_back(path);
+      add_mlx(path, shape, router ? kRouter : sizes, format.scales, seed, tensors);
+    }
   }
   if (mlx) {
-    const bool affine = format.matrices == StorageFormat::mlx_affine;
-    const std::string mode = affine ? "affine" : std::string(formats::name(format.matrices)).substr(4);
-    config["quantization"] = {{"bits", format.bits}, {"group_size", format.group_size}, {"mode", mode}};
+    json& section = config["quantization"];
+    section = {{"bits", sizes.bits},
+               {"group_size", sizes.group_size},
+               {"mode", std::string(formats::name(sizes.mode)).substr(4)}};
+    // Without a mode, as mlx-lm writes it.
+    for (const std::string& path : routers)
+      section[path] = {{"group_size", kRouter.group_size}, {"bits", kRouter.bits}};
   }
   config["torch_dtype"] = plain == StorageFormat::f32   ? "float32"
                           : plain == StorageFormat::f16 ? "float16"

@@ -30,7 +30,9 @@ ExpertParts expert_parts(GraphContext& context, const std::string& p, int64_t e)
   };
   if (m.gguf) {
     const std::string base = p + m.names.experts;
-    if (context.weights.has(base + "_gate_up_exps.weight"))
+    // Joined only if the converter was told to.
+    if (context.weights.has(base + "_gate_up_exps.weight") &&
+        !context.weights.has(base + "_gate_exps.weight"))
       return {slab(base + "_gate_up_exps", E * 2 * I, e * 2 * I, I, H),
               slab(base + "_gate_up_exps", E * 2 * I, e * 2 * I + I, I, H),
               slab(base + "_down_exps", E * H, e * H, H, I)};
