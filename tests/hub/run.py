@@ -999,6 +999,13 @@ def test_defaults(folder):
     write(place.folder, "config.toml", b"[fit]\nprompt-cache = '64M'\n[rm]\njson = true\n")
     env = {"KVASIR_CONFIG": config}
     check(place.run("fit", model, "--no-prompt-cache", env=env).returncode == 0, "a default gives way to a flag that excludes it")
+    pipe = os.path.join(place.folder, "pipe.toml")
+    os.mkfifo(pipe)
+    for args in (["fit", model], ["ls"], ["get", "org/name"], ["version"]):
+        result = place.run(*args, env={"KVASIR_CONFIG": pipe}, timeout=20)
+        check(result.returncode == 2 and b"pipe.toml: is a named pipe" in result.stderr or args == ["version"], f"a configuration file that is a pipe is refused by {args[0]}, not waited for: {result.returncode} {result.stderr[:200]}")
+    result = place.run("fit", pipe, timeout=20)
+    check(result.returncode == 2, f"... as is a MODEL: {result.stderr[:200]}")
     xdg = os.path.join(place.folder, "xdg", "kvasir")
     os.makedirs(xdg)
     write(xdg, "config.toml", b"batch = 6\n")
