@@ -173,7 +173,8 @@ def test_redirects_and_tokens(folder):
     place.hub.repositories["org/name"].private = True
     result = place.get("org/name/big.dat")
     check(result.returncode == 1 and "HF_TOKEN" in result.text, f"a private repository without a token says how to set one: {result.text[:200]}")
-    check(place.get("org/name/big.dat", env={"HF_TOKEN": "wrong"}).returncode == 2, "a wrong token is refused")
+    result = place.get("org/name/big.dat", env={"HF_TOKEN": "wrong"})
+    check(result.returncode == 1 and "HF_TOKEN" in result.text and "/settings/tokens" in result.text, f"a wrong token is a failure that says where to make another: {result.text[:200]}")
     check("hf_secret" not in place.get("org/name/nope", env={"HF_TOKEN": "hf_secret"}).text, "no message holds the token")
     result = place.get("org/name/big.dat", env={"HF_TOKEN": " hf_secret\n"})
     check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"with the token it comes {result.text[:200]}")
@@ -189,10 +190,10 @@ def test_redirects_and_tokens(folder):
     place.hub.repositories["org/name"].gated = "auto"
     shutil.rmtree(place.cache)
     result = place.get("org/name/small.txt")
-    check(result.returncode == 2 and "accept its licence" in result.text and "HF_TOKEN" in result.text, f"a gated repository: {result.text[:300]}")
+    check(result.returncode == 1 and "accept its licence" in result.text and "HF_TOKEN" in result.text, f"a gated repository: {result.text[:300]}")
     place.hub.repositories["org/name"].gated = "denied"
     result = place.get("org/name/small.txt", env={"HF_TOKEN": "hf_secret"})
-    check(result.returncode == 2 and "restricted (403)" in result.text and "HF_TOKEN" in result.text, "a token without access says whose it is")
+    check(result.returncode == 1 and "restricted (403)" in result.text and "accept its licence" in result.text and "HF_TOKEN" in result.text, "a token without access says whose it is")
     check(place.get("org/missing").returncode == 1 and "no such repository" in place.get("org/missing").text, "a missing repository")
     place.hub.repositories["org/name"].gated = False
     result = place.get("org/name/nope.gguf")
