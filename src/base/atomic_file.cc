@@ -23,8 +23,10 @@ AtomicFile::AtomicFile(const std::filesystem::path& path)
     errno = EISDIR;
     fail("cannot be written");
   }
+  remove_dead_partials_of(path);
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("cannot be created");
+  hold_partial(fd_);
 }
 
 AtomicFile::~AtomicFile() {

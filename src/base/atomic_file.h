@@ -13,8 +13,9 @@
 namespace kvasir {
 
 // Writes to <path>.partial-<pid>; commit() syncs it and renames it into place. Destroyed without commit, or
-// when a signal ends the process, it leaves nothing behind. Throws Error{resource_exhausted} when the disk is
-// full, Error{not_found} (file_error.h) for other failures, naming the file.
+// when a signal ends the process, it leaves nothing behind; what a killed process left, the next writer of
+// the same path removes. Throws Error{resource_exhausted} when the disk is full, Error{not_found}
+// (file_error.h) for other failures, naming the file.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);

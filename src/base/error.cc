@@ -22,26 +22,6 @@ std::string_view name(ErrorCode code) {
   return "unknown";
 }
 
-std::string printable(std::string_view text) {
-  constexpr size_t kLimit = 200;
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (out.size() >= kLimit) {
-      // Do not leave half of a multi-byte character at the cut.
-      while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
-      if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xC0) out.pop_back();
-      out += "...";
-      break;
-    }
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < 0x20 || byte == 0x7F)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += text[i];
-  }
-  return out;
-}
-
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   const std::string_view path = file;
   const size_t source = path.rfind("src/");

@@ -45,8 +45,8 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Text taken from untrusted input, made safe to print in one line: control bytes escaped, cut at 200
-// characters.
+// Text taken from untrusted input, made safe to print in one line and cut at 200 bytes; base/printable.h says
+// what is escaped.
 std::string printable(std::string_view text);
 
 [[noreturn]] void check_failed(const char* condition, const char* file, int line, const std::string& message);

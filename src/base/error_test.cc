@@ -24,15 +24,6 @@ TEST(Error, ThrowErrorFormats) {
   FAIL();
 }
 
-TEST(Error, PrintableEscapesAndCuts) {
-  EXPECT_EQ(printable("a\nb\x1b[0m"), "a\\x0ab\\x1b[0m");
-  EXPECT_EQ(printable(std::string(300, 'x')).size(), 203u);
-  // A cut never leaves half of a character: 199 bytes, then three-byte characters.
-  std::string text(199, 'x');
-  for (int i = 0; i < 10; ++i) text += "\u20ac";
-  EXPECT_EQ(printable(text), std::string(199, 'x') + "...");
-}
-
 TEST(Error, CheckNamesTheCondition) {
   try {
     KVASIR_CHECK_MSG(1 + 1 == 3, "sum {}", 2);

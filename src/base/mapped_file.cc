@@ -32,7 +32,8 @@ class FileDescriptor {
 };
 
 FileDescriptor open_regular(const std::filesystem::path& path, size_t* size) {
-  const int raw = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK the opening of a named pipe waits for somebody to write into it.
+  const int raw = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (raw < 0) {
     const int error = errno;
     throw_error(file_error(error), "{}: cannot be opened: {}", printable(path.string()),
@@ -45,7 +46,9 @@ FileDescriptor open_regular(const std::filesystem::path& path, size_t* size) {
                 std::strerror(errno));
   if (!S_ISREG(status.st_mode))
     throw_error(ErrorCode::invalid_input, "{}: {}", printable(path.string()),
-                S_ISDIR(status.st_mode) ? "is a folder, expected a file" : "is not a regular file");
+                S_ISDIR(status.st_mode)    ? "is a folder, expected a file"
+                : S_ISFIFO(status.st_mode) ? "is a named pipe, expected a regular file"
+                                           : "is not a regular file");
   *size = static_cast<size_t>(status.st_size);
   return FileDescriptor(::dup(fd.get()));
 }

@@ -1,11 +1,19 @@
 #include "base/partial_files.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <string>
+#include <system_error>
+#include <vector>
 
 namespace kvasir {
 namespace {
@@ -28,7 +36,53 @@ extern "C" void on_ending_signal(int signal) {
   ::_exit(128 + signal);
 }
 
+// "<prefix>123" and "<prefix>123-abc": 123; everything else: 0.
+pid_t process_in(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return 0;
+  name.remove_prefix(prefix.size());
+  pid_t process = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), process);
+  const bool ends = end == name.data() + name.size() || *end == '-';
+  return error == std::errc() && ends && process > 0 ? process : 0;
+}
+
+// Of this user, and held by nobody.
+bool is_left(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || status.st_uid != ::geteuid()) return false;
+  const bool folder = S_ISDIR(status.st_mode);
+  if (!folder && !S_ISREG(status.st_mode)) return false;
+  // Network file systems lock for writing only what is open for it.
+  const int flags = (folder ? O_RDONLY | O_DIRECTORY : O_RDWR) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int descriptor = ::open(path.c_str(), flags);
+  if (descriptor < 0) return false;
+  const bool left = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+  ::close(descriptor);
+  return left;
+}
+
 }  // namespace
+
+void hold_partial(int descriptor) {
+  (void)::flock(descriptor, LOCK_EX | LOCK_NB);
+}
+
+void remove_dead_partials(const std::filesystem::path& folder, std::string_view prefix) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> left;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const pid_t process = process_in(at->path().filename().string(), prefix);
+    if (process > 0 && ::kill(process, 0) != 0 && errno == ESRCH && is_left(at->path()))
+      left.push_back(at->path());
+  }
+  for (const fs::path& path : left) fs::remove_all(path, error);
+}
+
+void remove_dead_partials_of(const std::filesystem::path& target) {
+  const std::filesystem::path folder = target.parent_path();
+  remove_dead_partials(folder.empty() ? "." : folder, target.filename().string() + ".partial-");
+}
 
 void PartialFile::watch(const std::filesystem::path& path) {
   keep();

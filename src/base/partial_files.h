@@ -1,8 +1,10 @@
-// Files and folders that are not whole yet, so that a signal which ends the process takes them along.
+// Files and folders that are not whole yet, so that a signal which ends the process takes them along, and a
+// later process those of one that could not (kill -9, a crash).
 #pragma once
 
 #include <filesystem>
 #include <initializer_list>
+#include <string_view>
 
 namespace kvasir {
 
@@ -22,6 +24,18 @@ class PartialFile {
  private:
   int slot_ = -1;
 };
+
+// Marks an open partial file or folder as in use until it is closed, for those who cannot see this process by
+// its number: in other containers, or on other machines that share the disk. Where files cannot be locked it
+// does nothing.
+void hold_partial(int descriptor);
+
+// Removes what dead processes left in `folder`: files and folders called `prefix` and the number of a process
+// (then nothing, or "-" and more), of this user, whose process is gone and which nobody holds. What cannot be
+// removed stays, without an error.
+void remove_dead_partials(const std::filesystem::path& folder, std::string_view prefix);
+// Those called <target>.partial-<number>.
+void remove_dead_partials_of(const std::filesystem::path& target);
 
 // Async-signal-safe; the last registered goes first.
 void remove_partial_files();

@@ -64,6 +64,7 @@ class Batch {
  public:
   Batch(const BatchRun& run, const LoadFlags& load, const BatchDefaults& defaults)
       : run_(run), defaults_(defaults), context_(load.context), path_(resolve_model(load.model)) {
+    check_not_the_input(run.output, run.input);
     input_ = read_input(run.input, kMostInput);
     text_ = open_text(path_);
     read_items();

@@ -19,6 +19,11 @@ constexpr int64_t kMostKept = int64_t{1} << 32;
   throw_error(ErrorCode::not_found, "{}: {}: {}", printable(name), what, std::strerror(error));
 }
 
+// Of a name, or of the stream that stands for it; false when there is none.
+bool examine(const std::string& path, int stream, struct stat* status) {
+  return path.empty() || path == "-" ? ::fstat(stream, status) == 0 : ::stat(path.c_str(), status) == 0;
+}
+
 std::string read_all(int descriptor, const std::string& name, int64_t size) {
   std::string text(static_cast<size_t>(size), '\0');
   size_t done = 0;
@@ -33,6 +38,15 @@ std::string read_all(int descriptor, const std::string& name, int64_t size) {
 }
 
 }  // namespace
+
+void check_not_the_input(const std::string& output, const std::string& input) {
+  struct stat to {};
+  struct stat from {};
+  if (!examine(output, STDOUT_FILENO, &to) || !examine(input, STDIN_FILENO, &from)) return;
+  if (!S_ISREG(to.st_mode) || to.st_dev != from.st_dev || to.st_ino != from.st_ino) return;
+  throw_error(ErrorCode::invalid_input, "{}: is the input and the output: name another file for the answers",
+              printable(output.empty() || output == "-" ? "standard output" : output));
+}
 
 BatchOutput BatchOutput::open(const std::string& path, bool resume, bool overwrite) {
   BatchOutput output;

@@ -10,6 +10,10 @@
 
 namespace kvasir::cli {
 
+// Throws Error{invalid_input} when both names mean one regular file, also through links: the answers would
+// replace the questions. Empty or "-": the standard streams.
+void check_not_the_input(const std::string& output, const std::string& input);
+
 class BatchOutput {
  public:
   // `path` empty or "-": standard output. A file that holds something is refused unless `resume` or

@@ -136,6 +136,22 @@ TEST_F(BatchOutputFile, AResumedFileKeepsItsWholeLines) {
   EXPECT_EQ(content(), "");
 }
 
+TEST_F(BatchOutputFile, TheInputIsNotReplaced) {
+  write("questions");
+  const fs::path link = path_.string() + ".link", hard = path_.string() + ".hard";
+  fs::create_symlink(path_, link);
+  fs::create_hard_link(path_, hard);
+  for (const fs::path& output : {path_, link, hard, fs::path("/proc/self/cwd") / fs::relative(path_)})
+    EXPECT_THROW(check_not_the_input(output, path_), Error) << output;
+  EXPECT_THROW(check_not_the_input(path_, link), Error);
+  fs::remove(link);
+  fs::remove(hard);
+  check_not_the_input(path_.string() + ".other", path_);
+  check_not_the_input(path_, path_.string() + ".other");
+  check_not_the_input("/dev/null", "/dev/null");
+  EXPECT_EQ(content(), "questions");
+}
+
 TEST_F(BatchOutputFile, AFullDiskIsSaid) {
   ASSERT_TRUE(fs::exists("/dev/full"));
   BatchOutput output = BatchOutput::open("/dev/full", false, false);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/topology.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -292,7 +293,7 @@ int bench(const BenchFlags& flags) {
     print_json(out, 1);
     return kExitDone;
   }
-  std::printf("%s  (%s activations, %s, %d threads)\n", flags.load.model.c_str(),
+  std::printf("%s  (%s activations, %s, %d threads)\n", printable_lines(flags.load.model).c_str(),
               std::string(models::name(model.info().activations)).c_str(),
               std::string(name(model.info().isa)).c_str(), engine->executor().team().size());
   std::printf("  limits   %6.1f GB/s read (%.1f to %.1f between runs), %7.0f Gop/s\n",

@@ -1,8 +1,11 @@
 #include "cli/config_file.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/test_folder.h"
 
 namespace kvasir::cli {
 namespace {
@@ -55,6 +58,21 @@ TEST(ConfigFile, RefusedWithTheLine) {
       EXPECT_EQ(std::string(error.what()).rfind("file.toml:", 0), 0u) << error.what();
     }
   }
+}
+
+TEST(ConfigFile, APipeIsRefusedAndNotWaitedFor) {
+  const TestFolder folder("config");
+  const std::filesystem::path pipe = folder.path() / "config.toml";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ::setenv("KVASIR_CONFIG", pipe.c_str(), 1);
+  try {
+    (void)read_config();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    EXPECT_EQ(error.what(), pipe.string() + ": is a named pipe, expected a regular file");
+  }
+  ::unsetenv("KVASIR_CONFIG");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "base/environment.h"
-
+#include "base/printable.h"
 #include "engine/store_options.h"
 
 namespace kvasir::cli {
@@ -21,7 +21,9 @@ std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, e
   kv::DiskStore::Options options = engine::store_options(engine.model(), engine.memory().kv_key, checkpoint);
   options.dir = folder;
   options.create = create;
-  options.warn = [](const std::string& text) { std::fprintf(stderr, "kvasir: %s\n", text.c_str()); };
+  options.warn = [](const std::string& text) {
+    std::fprintf(stderr, "kvasir: %s\n", printable_lines(text).c_str());
+  };
   return std::make_unique<kv::DiskStore>(std::move(options));
 }
 

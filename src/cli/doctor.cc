@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "base/topology.h"
 #include "cli/command.h"
 #include "cli/config_file.h"
@@ -127,7 +128,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
   if (!quick)
     for (const auto& [key, value] : out["limits"].items())
       std::printf("%-11s %s\n", "measured", (key + " " + json_text(value)).c_str());
-  std::printf("models      %s\n", models_folder().c_str());
+  std::printf("models      %s\n", printable_lines(models_folder().string()).c_str());
   if (out.contains("hub"))
     std::printf("hub         %s, cache %s, %s%s\n", out["hub"]["endpoint"].get<std::string>().c_str(),
                 out["hub"]["cache"].get<std::string>().c_str(),
@@ -135,11 +136,12 @@ int doctor(CLI::App& app, bool json, bool quick) {
                     ? "no token"
                     : ("token from " + out["hub"]["token_from"].get<std::string>()).c_str(),
                 out["hub"]["offline"].get<bool>() ? ", offline" : "");
-  std::printf("config      %s%s\n", config_path().c_str(),
+  std::printf("config      %s%s\n", printable_lines(config_path().string()).c_str(),
               out["config_file_exists"].get<bool>() ? "" : " (none there)");
   for (const auto& [key, value] : out["config"].items())
     std::printf("            %s = %s\n", key.c_str(), json_text(value).c_str());
-  for (const auto& problem : problems) std::printf("note        %s\n", problem.get<std::string>().c_str());
+  for (const auto& problem : problems)
+    std::printf("note        %s\n", printable_lines(problem.get<std::string>()).c_str());
   return kExitDone;
 }
 

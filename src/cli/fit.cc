@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/kv_report.h"
@@ -66,9 +67,9 @@ int fit(const FitFlags& flags) {
   } else {
     if (!report.pack_file.empty())
       std::printf("weights are mapped from %s, shared with other processes that do\n",
-                  report.pack_file.c_str());
-    std::printf("%s: %s\n%s\n", flags.load.model.c_str(), report.fits ? "fits" : "does not fit",
-                engine::describe(report).c_str());
+                  printable_lines(report.pack_file).c_str());
+    std::printf("%s: %s\n%s\n", printable_lines(flags.load.model).c_str(),
+                report.fits ? "fits" : "does not fit", engine::describe(report).c_str());
     for (const models::KvGroup& group : report.kv_groups)
       std::printf("  kv: %s\n", kv_group_text(group, report.kv_start).c_str());
     for (const std::string& note : report.kv_notes) std::printf("  note: %s\n", note.c_str());

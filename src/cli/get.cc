@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/nearest_name.h"
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -53,7 +54,7 @@ void report_fetch(const GetFlags& flags, const std::filesystem::path& path, bool
     out.update(more);
     print_json(out);
   } else if (!line.empty()) {
-    std::printf("%s\n", line.c_str());
+    std::printf("%s\n", printable_lines(line).c_str());
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/printable.h"
 #include "base/topology.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -35,7 +36,7 @@ std::string reason_of(const std::string& message) {
 
 // One line on stderr that does not run into a progress bar.
 void say(const std::string& line) {
-  std::fprintf(stderr, "%s%s\n", isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", line.c_str());
+  std::fprintf(stderr, "%s%s\n", isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", printable_lines(line).c_str());
 }
 
 // What was decided to fetch.
@@ -174,12 +175,11 @@ engine::MemoryReport HubGet::plan(const std::vector<hub::RemoteFile>& weights,
 
 // What was fetched to look at and will not be used goes again.
 void HubGet::drop_prefixes(const std::vector<hub::RemoteFile>& files) const {
-  std::error_code ignored;
   for (const hub::RemoteFile& file : files)
     if (fresh_prefixes_.contains(file.digest)) {
       hub::FileLock lock;
       if (lock.try_acquire(cache_.lock_file(listing_.repo, file.digest)))
-        fs::remove(cache_.incomplete(listing_.repo, file.digest), ignored);
+        cache_.remove_incomplete(listing_.repo, file.digest);
     }
 }
 
@@ -328,9 +328,11 @@ int HubGet::report(const fs::path& path, const Choice& choice, double seconds, u
       std::printf("%10s  %s\n", size_text(item.file.size).c_str(), printable(item.file.path).c_str());
     std::printf("%10s  to fetch, %s in all\n", size_text(missing).c_str(), size_text(choice.bytes()).c_str());
   } else if (files_ == 0) {
-    std::printf("%s: already here (%s)\n", path.c_str(), size_text(choice.bytes()).c_str());
+    std::printf("%s: already here (%s)\n", printable_lines(path.string()).c_str(),
+                size_text(choice.bytes()).c_str());
   } else {
-    std::printf("%s: fetched and verified (%s in %.1f s", path.c_str(), size_text(fetched).c_str(), seconds);
+    std::printf("%s: fetched and verified (%s in %.1f s", printable_lines(path.string()).c_str(),
+                size_text(fetched).c_str(), seconds);
     if (fetched < choice.bytes()) std::printf("; %s were here", size_text(choice.bytes() - fetched).c_str());
     std::printf(")\n");
   }

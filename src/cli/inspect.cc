@@ -3,6 +3,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/kv_report.h"
@@ -85,7 +86,7 @@ int inspect(const InspectFlags& flags) {
     print_json(out, 1);
     return kExitDone;
   }
-  std::printf("%s\n", path.c_str());
+  std::printf("%s\n", printable_lines(path.string()).c_str());
   std::printf("  family       %s, built by %s (profile %s)\n", info.model_type.c_str(),
               info.implementation.c_str(), info.profile.c_str());
   std::printf("  file         %s, %zu tensors: %s\n", info.format.c_str(), checkpoint.tensors().size(),
@@ -103,7 +104,8 @@ int inspect(const InspectFlags& flags) {
     std::printf("  kv           %s\n", kv_group_text(group, kv_start).c_str());
   for (const std::string& note : plan.kv_notes) std::printf("  note         %s\n", note.c_str());
   for (const auto& warnings : {checkpoint.warnings(), std::span<const std::string>(info.warnings)})
-    for (const std::string& warning : warnings) std::printf("  note         %s\n", warning.c_str());
+    for (const std::string& warning : warnings)
+      std::printf("  note         %s\n", printable_lines(warning).c_str());
   if (flags.tensors)
     for (const formats::TensorEntry& entry : checkpoint.tensors()) {
       std::string shape;

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
 #include "cli/options.h"
@@ -57,7 +58,7 @@ int list(const KvFlags& flags, bool verify) {
                   file.header.tokens.size(), static_cast<double>(file.bytes) / 1e6,
                   file.header.identity.scheme_key.c_str(), file.path.filename().c_str());
     else
-      std::printf("DAMAGED  %s\n", file.error.c_str());
+      std::printf("DAMAGED  %s\n", printable_lines(file.error).c_str());
   }
   if (flags.json) print_json(all, 1);
   if (!flags.json && !verify && files.empty()) std::printf("nothing is stored in %s\n", dir.c_str());

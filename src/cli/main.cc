@@ -11,6 +11,7 @@
 #include "base/mapping_faults.h"
 #include "base/nearest_name.h"
 #include "base/partial_files.h"
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/defaults.h"
 #include "cli/describe.h"
@@ -40,8 +41,8 @@ int exit_status(ErrorCode code) {
 
 int usage_error(const CLI::App& app, const std::string& message) {
   const std::string words = words_of(chosen_command(app));
-  std::fprintf(stderr, "kvasir: %s\nTry: kvasir %s%s--help\n", message.c_str(), words.c_str(),
-               words.empty() ? "" : " ");
+  std::fprintf(stderr, "kvasir: %s\nTry: kvasir %s%s--help\n", printable_lines(message).c_str(),
+               words.c_str(), words.empty() ? "" : " ");
   return kExitUsage;
 }
 
@@ -173,8 +174,9 @@ int main(int argc, char** argv) {
     return status;
   } catch (const Error& error) {
     std::fflush(stdout);
-    std::fprintf(stderr, "kvasir: %s\n", error.what());
-    if (!error.details().empty()) std::fprintf(stderr, "%s\n", error.details().c_str());
+    // Names of files are in there that nobody has looked at.
+    std::fprintf(stderr, "kvasir: %s\n", printable_lines(error.what()).c_str());
+    if (!error.details().empty()) std::fprintf(stderr, "%s\n", printable_lines(error.details()).c_str());
     return cli::exit_status(error.code());
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "kvasir: %s: %s\n", printable(error.path1().string()).c_str(),
@@ -184,7 +186,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "kvasir: out of memory outside the memory plan\n");
     return cli::kExitDoesNotFit;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "kvasir: internal error: %s\n", error.what());
+    std::fprintf(stderr, "kvasir: internal error: %s\n", printable_lines(error.what()).c_str());
     return cli::kExitFailure;
   }
 }

@@ -21,9 +21,13 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
     errno = EISDIR;
     fail("cannot be written");
   }
-  if (!partial_.empty()) registered_.watch(partial_);
+  if (!partial_.empty()) {
+    registered_.watch(partial_);
+    remove_dead_partials_of(path_);
+  }
   file_ = std::fopen(partial_.empty() ? path_.c_str() : partial_.c_str(), "wbe");
   if (file_ == nullptr) fail("cannot be created");
+  if (!partial_.empty()) hold_partial(::fileno(file_));
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
   // Magic, version and length take 10 bytes; the whole header is a multiple of 64 and ends with a newline.

@@ -1,13 +1,16 @@
 #include "cli/remote_plan.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/partial_files.h"
 #include "formats/gguf.h"
 
 namespace kvasir::cli {
@@ -21,20 +24,28 @@ constexpr uint64_t kLastPrefix = uint64_t{1} << 28;
 constexpr uint64_t kSafetensorsPrefix = uint64_t{128} << 10;
 constexpr uint64_t kSafetensorsHeaderLimit = 100'000'000;
 
-// A folder of files that have their full sizes and only their first bytes: sparse, gone with its owner.
+// A folder of files that have their full sizes and only their first bytes: sparse, gone with its owner. Those
+// of owners that were killed go when the next one is made.
 class SparseFolder {
  public:
   SparseFolder() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir-plan-XXXXXX").string();
+    constexpr std::string_view kPrefix = "kvasir-plan-";
+    const fs::path temporary = fs::temp_directory_path();
+    remove_dead_partials(temporary, kPrefix);
+    std::string pattern = (temporary / fmt::format("{}{}-XXXXXX", kPrefix, ::getpid())).string();
     if (::mkdtemp(pattern.data()) == nullptr)
-      throw_error(ErrorCode::not_found, "{}: no folder can be made: {}", pattern, std::strerror(errno));
+      throw_error(ErrorCode::not_found, "{}: no folder can be made: {}", printable(pattern),
+                  std::strerror(errno));
     path_ = pattern;
+    descriptor_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor_ >= 0) hold_partial(descriptor_);
   }
   SparseFolder(const SparseFolder&) = delete;
   SparseFolder& operator=(const SparseFolder&) = delete;
   ~SparseFolder() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
+    if (descriptor_ >= 0) ::close(descriptor_);
   }
   const fs::path& path() const { return path_; }
 
@@ -59,6 +70,7 @@ class SparseFolder {
 
  private:
   fs::path path_;
+  int descriptor_ = -1;
 };
 
 fs::path content_of(const hub::HubCache& cache, const std::string& repo, const hub::RemoteFile& file) {

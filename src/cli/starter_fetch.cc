@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/partial_files.h"
 #include "cli/command.h"
 #include "cli/get.h"
 #include "cli/output.h"
@@ -77,6 +78,7 @@ void fetch(const StarterModel& model, const fs::path& target) {
     throw_error(ErrorCode::resource_exhausted, "{}: {} MB free, {} MB needed to fetch {}",
                 target.parent_path().string(), space.available / 1000000, wanted / 1000000, model.short_name);
   install_interrupt_handler();
+  remove_dead_partials_of(target);
   const ScratchFolder scratch(target.string() + fmt::format(".partial-{}", ::getpid()));
   std::vector<std::string> command = {"python3",
                                       "-m",

@@ -180,7 +180,7 @@ Checkpoint Checkpoint::open(const fs::path& path, const CheckpointOptions& optio
       throw_error(ErrorCode::not_found, "{}: snapshot incomplete: missing config.json (incomplete download?)",
                   printable(path.string()));
     gguf_path = gguf_in_folder(path);
-  } else if (path.extension() == ".gguf" || begins_with_gguf(path)) {
+  } else if (path.extension() == ".gguf" || (fs::is_regular_file(status) && begins_with_gguf(path))) {
     gguf_path = path;
   } else {
     throw_error(ErrorCode::corrupt_file,

@@ -77,6 +77,15 @@ void read_index(const std::filesystem::path& path, const ReadLimits& limits, Ind
   if (!seen.contains("weight_map")) scanner.fail("\"weight_map\" is missing");
 }
 
+// Whoever made the folder must not make us read what lies elsewhere.
+void check_inside(const std::filesystem::path& folder, const std::filesystem::path& path) {
+  if (stays_inside(folder, path)) return;
+  throw_error(ErrorCode::corrupt_file,
+              "{}: {} is a link out of the folder: expected a file in it (links lead out of a Hugging Face "
+              "cache's snapshots only, into its blobs)",
+              printable(folder.string()), printable(path.filename().string()));
+}
+
 // model.safetensors, else every model*.safetensors, sorted by name.
 std::vector<std::filesystem::path> files_without_index(const std::filesystem::path& folder) {
   if (std::filesystem::is_regular_file(folder / "model.safetensors")) return {folder / "model.safetensors"};
@@ -148,6 +157,7 @@ SafetensorsModel SafetensorsModel::open_folder(const std::filesystem::path& fold
     if (paths.size() > options.limits.shards)
       throw_error(ErrorCode::corrupt_file, "{}: too many shards: limit {}, got {}",
                   printable(folder.string()), options.limits.shards, paths.size());
+    for (const std::filesystem::path& path : paths) check_inside(folder, path);
     return open_files(paths, options);
   }
   Index index;
@@ -158,9 +168,7 @@ SafetensorsModel SafetensorsModel::open_folder(const std::filesystem::path& fold
     if (!std::filesystem::exists(paths.back()))
       throw_error(ErrorCode::not_found, "{}: missing shard {} (incomplete download?)",
                   printable(folder.string()), printable(name));
-    if (!stays_inside(folder, paths.back()))
-      throw_error(ErrorCode::corrupt_file, "{}: shard {} is a link out of the folder: expected a file in it",
-                  printable(folder.string()), printable(name));
+    check_inside(folder, paths.back());
   }
   SafetensorsModel model = open_files(paths, options);
   for (const auto& [tensor, file] : index.entries)

@@ -326,6 +326,37 @@ TEST_F(SafetensorsTest, LinksOutOfTheFolder) {
   EXPECT_THROW(SafetensorsModel::open_folder(folder_ / "other" / "snapshots" / "abc"), Error);
 }
 
+// The same rule where no index names the files.
+TEST_F(SafetensorsTest, LinksOutOfTheFolderWithoutAnIndex) {
+  namespace fs = std::filesystem;
+  write("1234", tensor_file({"a"}));
+  for (const char* name : {"model.safetensors", "model-00001-of-00001.safetensors"}) {
+    for (const char* folder : {"snapshots/abc", "plain", "inner"}) {
+      fs::remove_all(folder_ / folder);
+      fs::create_directories(folder_ / folder);
+    }
+    fs::create_directories(folder_ / "blobs");
+    fs::copy_file(folder_ / "1234", folder_ / "blobs" / "1234", fs::copy_options::overwrite_existing);
+    fs::create_symlink("../../blobs/1234", folder_ / "snapshots" / "abc" / name);
+    fs::create_symlink("../blobs/1234", folder_ / "plain" / name);
+    fs::copy_file(folder_ / "1234", folder_ / "inner" / "elsewhere");
+    fs::create_symlink("elsewhere", folder_ / "inner" / name);
+    EXPECT_EQ(SafetensorsModel::open_folder(folder_ / "snapshots" / "abc").tensors().size(), 1u) << name;
+    EXPECT_EQ(SafetensorsModel::open_folder(folder_ / "inner").tensors().size(), 1u) << name;
+    try {
+      SafetensorsModel::open_folder(folder_ / "plain");
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_file);
+      EXPECT_THAT(error.what(), HasSubstr(std::string(name) + " is a link out of the folder"));
+    }
+    // A link to the folder itself is the folder.
+    fs::remove(folder_ / "alias");
+    fs::create_directory_symlink(folder_ / "inner", folder_ / "alias");
+    EXPECT_EQ(SafetensorsModel::open_folder(folder_ / "alias").tensors().size(), 1u) << name;
+  }
+}
+
 TEST(FileNames, PlainNames) {
   for (const char* good : {"a", "model-00001-of-00002.safetensors", "..a", "a b", "é"})
     EXPECT_TRUE(is_plain_file_name(good));

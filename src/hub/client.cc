@@ -35,12 +35,11 @@ std::string token_hint(const HubSettings& settings) {
                                const std::string& repo) {
   const std::string code = hub_header(response, "x-error-code");
   if (code == "GatedRepo" || (response.status == 403 && code.empty()))
-    throw_error(ErrorCode::invalid_input,
-                "access to {} is restricted ({}): accept its licence at {}/{}, and {}", repo, response.status,
-                settings.endpoint, repo, token_hint(settings));
+    throw_error(ErrorCode::not_found, "access to {} is restricted ({}): accept its licence at {}/{}, and {}",
+                repo, response.status, settings.endpoint, repo, token_hint(settings));
   const std::string said = hub_header(response, "x-error-message");
   if (!settings.token.empty() && response.status == 401)
-    throw_error(ErrorCode::invalid_input,
+    throw_error(ErrorCode::not_found,
                 "the hub refuses the token from {} ({}){}{}: make a new one at {}/settings/tokens",
                 settings.token_source, response.status, said.empty() ? "" : ": ", printable(said),
                 settings.endpoint);

@@ -13,8 +13,8 @@
 namespace kvasir::hub {
 
 // What a failed response means to the user. `what` names the thing asked for ("org/name@main", or a file of
-// it); `file` is empty for the repository itself. Always throws: not_found, invalid_input (access),
-// cancelled.
+// it); `file` is empty for the repository itself. Always throws: not_found (also for what may not be had),
+// corrupt_file, cancelled.
 [[noreturn]] void throw_response_error(const HttpResponse& response, const HubSettings& settings,
                                        const std::string& repo, const std::string& revision,
                                        const std::string& file);
@@ -45,8 +45,7 @@ class HubClient {
   const HubSettings& settings() const { return settings_; }
   const HubClientOptions& options() const { return options_; }
 
-  // The commit that `revision` names and the files at it. Throws Error{not_found, invalid_input,
-  // corrupt_file, cancelled}.
+  // The commit that `revision` names and the files at it. Throws Error{not_found, corrupt_file, cancelled}.
   Listing list(const std::string& repo, const std::string& revision);
 
   // Where a file's bytes are: .../{repo}/resolve/{commit}/{path}.

@@ -94,6 +94,23 @@ def signals(at):
             shutil.rmtree(work)
             os.makedirs(work)
         check(130 in seen, f"{name}: Ctrl-C ends it with 130")
+    # What kill -9 leaves goes with the next run that writes the same file.
+    for name, again in (("pack", writers["pack"][0]), ("synth FILE", writers["synth FILE"][0]), ("eval logits", ["eval", "logits", "smollm2", "--tokens", at("few.json", "[300, 301]"), "--out", inside("x.npy")])):
+        args, outputs = writers[name]
+        process = subprocess.Popen([KVASIR, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENV)
+        while not any(".partial-" in f for f in os.listdir(work)) and process.poll() is None:
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        left = os.listdir(work)
+        living = inside(f"{outputs[0]}.partial-{os.getpid()}")
+        with open(living, "w") as file:
+            file.write("x")
+        result = run(*again)
+        check(left == [f"{outputs[0]}.partial-{process.pid}"] and result.returncode == 0 and set(os.listdir(work)) == {outputs[0], os.path.basename(living)},
+              f"{name}: kill -9 leaves {left}, the next run {sorted(os.listdir(work))}")
+        shutil.rmtree(work)
+        os.makedirs(work)
     # Verbs that only compute. They are interrupted when they have begun to work, and before.
     prose = at("prose.txt", "The sea is wide and the night is long. " * 400)
     computing = {

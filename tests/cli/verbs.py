@@ -81,6 +81,19 @@ def batched_runs(at):
     check(run("generate", "smollm2", "--jsonl", at("short.jsonl"), "--output", at("short.out"), "--max-tokens", 3, "--overwrite").returncode == 0
           and len(lines_of(read(at("short.out")))) == 1, "--overwrite begins again")
 
+    # The answers never replace the questions, whatever the file is called.
+    questions = read(at("short.jsonl"))
+    os.symlink("short.jsonl", at("link.jsonl"))
+    os.link(at("short.jsonl"), at("hard.jsonl"))
+    for output in ("short.jsonl", "link.jsonl", "hard.jsonl"):
+        for how in ("--overwrite", "--resume"):
+            expect_exit(2, "generate", "smollm2", "--jsonl", at("short.jsonl"), "--output", at(output), how, contains="is the input and the output")
+    expect_exit(2, "generate", "smollm2", "--jsonl", at("link.jsonl"), "--output", at("short.jsonl"), "--overwrite", contains="is the input and the output")
+    with open(at("short.jsonl")) as standard_input:
+        result = subprocess.run([KVASIR, "generate", "smollm2", "--jsonl", "-", "--output", at("short.jsonl"), "--overwrite"], stdin=standard_input, env=ENV, capture_output=True)
+    check(result.returncode == 2 and b"is the input and the output" in result.stderr, f"... read from standard input, too {result.stderr[:200]}")
+    check(read(at("short.jsonl")) == questions, "the input stays as it was")
+
     # Bad lines are refused before anything runs, by number.
     good = json.dumps({"prompt": "x"})
     for bad, says in (("{", "line 2: is not JSON"), ('{"prompt": "x", "max_token": 1}', 'line 2: unknown key "max_token"'), ('{"prompt": ""}', "line 2: the prompt is empty"),

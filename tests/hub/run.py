@@ -173,7 +173,8 @@ def test_redirects_and_tokens(folder):
     place.hub.repositories["org/name"].private = True
     result = place.get("org/name/big.dat")
     check(result.returncode == 1 and "HF_TOKEN" in result.text, f"a private repository without a token says how to set one: {result.text[:200]}")
-    check(place.get("org/name/big.dat", env={"HF_TOKEN": "wrong"}).returncode == 2, "a wrong token is refused")
+    result = place.get("org/name/big.dat", env={"HF_TOKEN": "wrong"})
+    check(result.returncode == 1 and "HF_TOKEN" in result.text and "/settings/tokens" in result.text, f"a wrong token is a failure that says where to make another: {result.text[:200]}")
     check("hf_secret" not in place.get("org/name/nope", env={"HF_TOKEN": "hf_secret"}).text, "no message holds the token")
     result = place.get("org/name/big.dat", env={"HF_TOKEN": " hf_secret\n"})
     check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data), f"with the token it comes {result.text[:200]}")
@@ -189,10 +190,10 @@ def test_redirects_and_tokens(folder):
     place.hub.repositories["org/name"].gated = "auto"
     shutil.rmtree(place.cache)
     result = place.get("org/name/small.txt")
-    check(result.returncode == 2 and "accept its licence" in result.text and "HF_TOKEN" in result.text, f"a gated repository: {result.text[:300]}")
+    check(result.returncode == 1 and "accept its licence" in result.text and "HF_TOKEN" in result.text, f"a gated repository: {result.text[:300]}")
     place.hub.repositories["org/name"].gated = "denied"
     result = place.get("org/name/small.txt", env={"HF_TOKEN": "hf_secret"})
-    check(result.returncode == 2 and "restricted (403)" in result.text and "HF_TOKEN" in result.text, "a token without access says whose it is")
+    check(result.returncode == 1 and "restricted (403)" in result.text and "accept its licence" in result.text and "HF_TOKEN" in result.text, "a token without access says whose it is")
     check(place.get("org/missing").returncode == 1 and "no such repository" in place.get("org/missing").text, "a missing repository")
     place.hub.repositories["org/name"].gated = False
     result = place.get("org/name/nope.gguf")
@@ -265,6 +266,174 @@ def test_resume(folder):
     with open(os.path.join(place.repo("org/name"), "blobs", digest), "wb") as file:
         file.write(b"short")
     check(place.get("org/name/big.dat").returncode == 0 and place.whole("org/name", commit, "big.dat", data), "a blob of another length is fetched anew")
+    place.close()
+
+
+def test_interrupted(folder):
+    """However often a slow download is stopped, what came stays: of all parts, not of the foremost alone."""
+    place = Place(folder)
+    data = noise(40 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+    digest = hashlib.sha256(data).hexdigest()
+    rate, connections = 400_000, 3
+
+    def kept():
+        """Bytes on disk; the prefix must be one, and each piece what belongs there."""
+        total = 0
+        for name in place.blobs("org/name"):
+            with open(os.path.join(place.repo("org/name"), "blobs", name), "rb") as file:
+                content = file.read()
+            begin = int(name.rpartition("-")[2]) if "-" in name else 0
+            check(name.startswith(digest + ".incomplete") and data[begin:begin + len(content)] == content, f"{name[64:]} holds {len(content)} bytes that belong there")
+            total += len(content)
+        return total
+
+    before = 0
+    for how, margin in ((signal.SIGKILL, 1.5), (signal.SIGINT, 0.5), (signal.SIGINT, 0.5), (signal.SIGKILL, 1.5), (signal.SIGTERM, 0.5)):
+        place.hub.faults["big.dat"] = [slow(rate)] * 40
+        place.hub.sent = 0
+        process = place.start("org/name/big.dat", "--connections", str(connections))
+        while place.hub.sent < 5 * rate and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(how)
+        process.communicate(timeout=20)
+        sent, now = place.hub.sent, kept()
+        check(now - before >= sent - margin * rate * connections and sent >= 5 * rate, f"{how.name}: of {sent} bytes sent {now - before} are kept")
+        before = now
+        time.sleep(0.2)  # answers that nobody reads any more
+    check(len(place.incomplete("org/name")) == 1 and len(place.blobs("org/name")) > 1, f"... in a prefix and pieces ahead of it: {[b[64:] for b in place.blobs('org/name')]}")
+    place.hub.faults.clear()
+    dry = place.get("org/name/big.dat", "--dry-run")
+    check(dry.json.get("missing_bytes") == len(data) - before, f"--dry-run counts them: {dry.json.get('missing_bytes')} of {len(data)} are missing, {before} here")
+    result = place.get("org/name/big.dat", "--connections", "5")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data) and place.blobs("org/name") == [digest], f"... which the next get joins: {result.text[:200]}")
+    check(result.json.get("fetched_bytes") == len(data) - before, f"... fetching what was missing and nothing twice: {result.json.get('fetched_bytes')}")
+
+    # A piece that is wrong is found by the checksum; one beside content that came from elsewhere goes.
+    blobs = os.path.join(place.repo("org/name"), "blobs")
+    os.remove(os.path.join(blobs, digest))
+    write(blobs, f"{digest}.incomplete-{20 * MB}", noise(MB, 9))
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and "wrong checksum: fetching it once more" in result.text and place.blobs("org/name") == [digest], f"a wrong piece does no harm: {result.text[:200]}")
+    write(blobs, f"{digest}.incomplete-{20 * MB}", noise(MB, 9))
+    os.remove(os.path.join(place.snapshot("org/name", commit), "big.dat"))
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.blobs("org/name") == [digest], f"... nor one that is of no use any more: {result.text[:200]} {place.blobs('org/name')}")
+    # A server that knows no ranges: the pieces are of no use.
+    os.remove(os.path.join(blobs, digest))
+    write(blobs, f"{digest}.incomplete", data[:MB])
+    write(blobs, f"{digest}.incomplete-{20 * MB}", data[20 * MB:21 * MB])
+    place.hub.faults["big.dat"] = [ignore_range()] * 10
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data) and place.blobs("org/name") == [digest], f"... nor with a server that ignores ranges: {result.text[:200]}")
+    place.close()
+
+
+def test_incomplete(folder):
+    """Downloads that have not ended are listed and can be removed."""
+    place = Place(folder)
+    q8 = synth("gguf-q8_0", folder)
+    model = synth("bf16", folder)
+    place.hub.add("org/name", model)
+    place.hub.add("org/gguf", {"m-Q8_0.gguf": q8, "m-Q4_0.gguf": noise(len(q8), 3)})
+
+    def rows(*args):
+        return {r["name"]: r for r in json.loads(place.run("ls", "--json", *args).stdout)}
+
+    def cut_off(name):
+        """Killed when the first bytes of the weights are there."""
+        repo = "/".join(name.split("/")[:2])
+        process = place.start(name, "--force")
+        while not any(os.path.getsize(os.path.join(place.repo(repo), "blobs", b)) > 0 for b in place.incomplete(repo)) and process.poll() is None:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        place.hub.faults.clear()
+
+    place.hub.faults["model.safetensors"] = [slow(100_000)] * 20
+    cut_off("org/name")
+    listed = rows()
+    row = listed.get("org/name", {})
+    disk = sum(os.path.getsize(os.path.join(place.repo("org/name"), "blobs", b)) for b in place.blobs("org/name"))
+    check(list(listed) == ["org/name"] and row["incomplete"] is True and row["supported"] is False and row["bytes"] == disk > 0, f"a download that was cut off is listed with its bytes: {listed} {disk}")
+    check(list(rows("--quick")) == ["org/name"], "... by ls --quick, too")
+    table = place.run("ls").stdout.decode()
+    check("org/name" in table and "incomplete" in table and "kvasir get" in table, f"... and in the table: {table}")
+    result = place.run("fit", "org/name")
+    check(result.returncode == 1 and b"kvasir get org/name" in result.stderr, f"MODEL says how to go on: {result.stderr[:200]}")
+    result = place.run("rm", "org/name")
+    check(result.returncode == 2 and b"--yes" in result.stderr and os.path.exists(place.repo("org/name")), "rm asks")
+    for name in ("org/name", "name"):
+        result = place.run("rm", name, "--dry-run", "--json")
+        check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == disk, f"rm {name} --dry-run: {result.stdout} {result.stderr[:200]}")
+    check(place.get("org/name").returncode == 0 and rows()["org/name"]["supported"] is True, "get goes on with it")
+    check(place.run("rm", "org/name", "--yes").returncode == 0 and rows() == {}, "... and rm removes it")
+
+    place.hub.faults["model.safetensors"] = [slow(100_000)] * 20
+    cut_off("org/name")
+    result = place.run("rm", "org/name", "--yes", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout)["removed"] is True and not os.path.exists(place.repo("org/name")) and rows() == {}, f"rm removes what was cut off: {result.stdout} {result.stderr[:200]}")
+
+    # Only the small files: a snapshot without weights.
+    commit = place.hub.repositories["org/name"].refs["main"]
+    place.get("org/name/config.json")
+    row = rows().get("org/name", {})
+    check(row.get("incomplete") is True and row["bytes"] == len(model["config.json"]) and row.get("commit") == commit, f"a snapshot without weights is listed: {row}")
+    result = place.run("rm", "org/name@main", "--yes")
+    check(result.returncode == 0 and not os.path.exists(place.repo("org/name")), f"... and removed by its revision: {result.stderr[:200]}")
+
+    # Beside a model of the same repository.
+    check(place.get("org/gguf:Q8_0").returncode == 0, "a quantization is fetched")
+    place.hub.faults["m-Q4_0.gguf"] = [slow(100_000)] * 20
+    cut_off("org/gguf/m-Q4_0.gguf")
+    listed = rows()
+    check(set(listed) == {"org/gguf:Q8_0", "org/gguf:incomplete"} and "incomplete" not in listed["org/gguf:Q8_0"], f"beside a model it has a name of its own: {sorted(listed)}")
+    check(place.run("fit", "org/gguf").returncode == 0 and place.run("fit", "gguf").returncode == 0, "... which is in no model's way")
+    part = listed["org/gguf:incomplete"]["bytes"]
+    result = place.run("rm", "org/gguf:incomplete", "--yes", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == part and set(rows()) == {"org/gguf:Q8_0"} and not place.incomplete("org/gguf"), f"... and goes alone: {result.stdout} {result.stderr[:200]}")
+    check(place.run("fit", "org/gguf").returncode == 0, "... the model stays")
+    write(os.path.join(place.repo("org/gguf"), "blobs"), "e" * 64 + ".incomplete", b"x" * 500)
+    place.run("rm", "org/gguf:Q8_0", "--yes")
+    listed = rows()
+    check(set(listed) == {"org/gguf"} and listed["org/gguf"]["bytes"] == 500, f"rm of the model leaves it: {listed}")
+    check(place.run("rm", "org/gguf", "--yes").returncode == 0 and not os.path.exists(place.repo("org/gguf")), "rm of the repository takes all")
+
+    # Being fetched right now.
+    place.hub.faults["model.safetensors"] = [slow(100_000)] * 20
+    process = place.start("org/name", "--force")
+    while not place.incomplete("org/name") and process.poll() is None:
+        time.sleep(0.02)
+    result = place.run("rm", "org/name", "--yes")
+    check(result.returncode == 2 and b"being fetched" in result.stderr, f"what is being fetched is not removed: {result.stderr[:200]}")
+    process.kill()
+    process.communicate()
+    place.close()
+
+
+def test_killed_plan(folder):
+    """The scratch folder of a plan that was killed goes with the next one."""
+    place = Place(folder)
+    place.hub.add("org/name", {"m-Q8_0.gguf": synth("gguf-q8_0", folder), "m-Q4_0.gguf": synth("gguf-q4_0", folder)})
+
+    def plans():
+        return [f for f in os.listdir(place.folder) if f.startswith("kvasir-plan-")]
+
+    for _ in range(2):
+        place.hub.faults["m-Q8_0.gguf"] = [slow(20_000)] * 10
+        process = place.start("org/name")
+        while not plans() and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        mine = plans()
+        process.kill()
+        process.communicate()
+        place.hub.faults.clear()
+    check(len(mine) == 1 and plans() == mine, f"a killed plan leaves its own folder: {mine} {plans()}")
+    other = os.path.join(place.folder, "kvasir-plan-1-living")
+    os.mkdir(other)
+    result = place.get("org/name")
+    check(result.returncode == 0 and plans() == ["kvasir-plan-1-living"], f"... the next get removes it, and leaves a living process's: {plans()} {result.text[:200]}")
     place.close()
 
 
@@ -821,6 +990,25 @@ def test_names_ls_rm(folder):
     check(place.run("rm", "mine", "--yes").returncode == 0 and os.listdir(os.path.join(home, "models")) == ["broken.gguf"], "rm in kvasir's own folder")
     check(place.run("rm", "nothing", "--yes").returncode == 1, "rm of nothing")
 
+    # Names that act on a terminal, or turn its text around.
+    for odd_name, shown in (("a\x1b[31m", "a\\x1b[31m"), ("b\u009b31m", "b\\u009b31m"), ("c\u202efdp", "c\\u202efdp"), ("d\u2066", "d\\u2066")):
+        path = write(home, f"models/{odd_name}.gguf", b"GGUF" + bytes(100))
+        table = place.run("ls").stdout.decode()
+        check(shown in table and odd_name not in table, f"ls escapes {odd_name!r}")
+        for result in (place.run("fit", path), place.run("fit", odd_name), place.run("rm", odd_name), place.run("inspect", path), place.run("fit", path + "x")):
+            check(result.returncode != 0 and shown in result.stderr.decode() and odd_name not in result.stderr.decode(), f"... and messages do: {result.stderr[:120]}")
+        result = place.run("rm", odd_name, "--yes")
+        check(result.returncode == 0 and shown in result.stdout.decode() and odd_name not in result.stdout.decode(), "... and rm, which removes it")
+    # A name that only looks like a part: the keys of the file decide, for ls as for fit.
+    write(home, "models/one-00001-of-00002.gguf", q4)
+    write(home, "models/two-00001-of-00002.gguf", gguf_parts(q4, 2)[0])
+    rows = {r["name"]: r for r in json.loads(place.run("ls", "-00001", "--json").stdout) + json.loads(place.run("ls", "one", "--json").stdout) + json.loads(place.run("ls", "two", "--json").stdout)}
+    names = {os.path.basename(r["path"])[:3]: r for r in rows.values()}
+    check(names["one"]["supported"] is True and place.run("fit", os.path.join(home, "models/one-00001-of-00002.gguf")).returncode == 0, f"a whole file with the name of a part runs: {names['one']}")
+    check(names["two"]["supported"] is False and "missing" in names["two"]["problem"] and place.run("fit", os.path.join(home, "models/two-00001-of-00002.gguf")).returncode == 1, f"a part without the others does not: {names['two']}")
+    for name in ("one", "two"):
+        os.remove(os.path.join(home, f"models/{name}-00001-of-00002.gguf"))
+
     # Names that are no UTF-8: JSON is JSON all the same, and comes after the deed.
     odd = os.path.join(home.encode(), b"models", b"caf\xe9.gguf")
     with open(odd, "wb") as file:
@@ -999,6 +1187,13 @@ def test_defaults(folder):
     write(place.folder, "config.toml", b"[fit]\nprompt-cache = '64M'\n[rm]\njson = true\n")
     env = {"KVASIR_CONFIG": config}
     check(place.run("fit", model, "--no-prompt-cache", env=env).returncode == 0, "a default gives way to a flag that excludes it")
+    pipe = os.path.join(place.folder, "pipe.toml")
+    os.mkfifo(pipe)
+    for args in (["fit", model], ["ls"], ["get", "org/name"], ["version"]):
+        result = place.run(*args, env={"KVASIR_CONFIG": pipe}, timeout=20)
+        check(result.returncode == 2 and b"pipe.toml: is a named pipe" in result.stderr or args == ["version"], f"a configuration file that is a pipe is refused by {args[0]}, not waited for: {result.returncode} {result.stderr[:200]}")
+    result = place.run("fit", pipe, timeout=20)
+    check(result.returncode == 2, f"... as is a MODEL: {result.stderr[:200]}")
     xdg = os.path.join(place.folder, "xdg", "kvasir")
     os.makedirs(xdg)
     write(xdg, "config.toml", b"batch = 6\n")
