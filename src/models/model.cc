@@ -255,6 +255,7 @@ class PackedModel final : public Model {
     ThreadTeam team(options.threads, options.cpus);
     if (options.note) {
       for (const std::string& warning : opened.checkpoint.warnings()) options.note(warning);
+      for (const std::string& warning : info_.warnings) options.note(warning);
       if (!planned.note.empty()) options.note(planned.note);
     }
     Recorded programs;
