@@ -175,12 +175,11 @@ engine::MemoryReport HubGet::plan(const std::vector<hub::RemoteFile>& weights,
 
 // What was fetched to look at and will not be used goes again.
 void HubGet::drop_prefixes(const std::vector<hub::RemoteFile>& files) const {
-  std::error_code ignored;
   for (const hub::RemoteFile& file : files)
     if (fresh_prefixes_.contains(file.digest)) {
       hub::FileLock lock;
       if (lock.try_acquire(cache_.lock_file(listing_.repo, file.digest)))
-        fs::remove(cache_.incomplete(listing_.repo, file.digest), ignored);
+        cache_.remove_incomplete(listing_.repo, file.digest);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -23,6 +24,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "models--";
+constexpr std::string_view kIncomplete = ".incomplete";
+
+uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+// "<digest>.incomplete-123": 123.
+std::optional<uint64_t> piece_begin(std::string_view name) {
+  const size_t dash = name.rfind('-');
+  if (dash == std::string_view::npos || !name.substr(0, dash).ends_with(kIncomplete)) return std::nullopt;
+  const std::string_view digits = name.substr(dash + 1);
+  uint64_t begin = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), begin);
+  const bool number = error == std::errc() && end == digits.data() + digits.size();
+  return number ? std::optional(begin) : std::nullopt;
+}
 
 std::string folder_name(std::string_view repo) {
   std::string name(kPrefix);
@@ -84,7 +103,38 @@ fs::path HubCache::blob(std::string_view repo, std::string_view digest) const {
 }
 
 fs::path HubCache::incomplete(std::string_view repo, std::string_view digest) const {
-  return repo_folder(repo) / "blobs" / (std::string(digest) + ".incomplete");
+  return repo_folder(repo) / "blobs" / (std::string(digest) + std::string(kIncomplete));
+}
+
+uint64_t HubCache::incomplete_bytes(std::string_view repo, std::string_view digest) const {
+  const fs::path prefix = incomplete(repo, digest);
+  uint64_t end = size_of(prefix), bytes = end;
+  for (const auto& [begin, path] : pieces_beside(prefix)) {
+    const uint64_t piece_end = begin + size_of(path);
+    if (piece_end <= end) continue;
+    bytes += piece_end - std::max(begin, end);
+    end = piece_end;
+  }
+  return bytes;
+}
+
+void HubCache::remove_incomplete(std::string_view repo, std::string_view digest) const {
+  const fs::path prefix = incomplete(repo, digest);
+  std::error_code ignored;
+  for (const auto& [begin, path] : pieces_beside(prefix)) fs::remove(path, ignored);
+  fs::remove(prefix, ignored);
+}
+
+std::vector<fs::path> HubCache::incomplete_files(std::string_view repo) const {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator at(repo_folder(repo) / "blobs", error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.ends_with(kIncomplete) || piece_begin(name)) out.push_back(at->path());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 fs::path HubCache::lock_file(std::string_view repo, std::string_view digest) const {
@@ -198,6 +248,18 @@ std::vector<std::string> HubCache::repos() const {
       if (auto repo = repo_of_folder(at->path().filename().string())) out.push_back(std::move(*repo));
   }
   std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::map<uint64_t, fs::path> pieces_beside(const fs::path& partial) {
+  std::map<uint64_t, fs::path> out;
+  const std::string own = partial.filename().string() + "-";
+  std::error_code error;
+  for (fs::directory_iterator at(partial.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (const auto begin = piece_begin(name); begin && name.starts_with(own)) out[*begin] = at->path();
+  }
   return out;
 }
 

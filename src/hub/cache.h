@@ -1,6 +1,7 @@
 // The Hugging Face cache on disk, in the layout that Python's huggingface_hub reads and writes:
 //
 //   <hub>/models--<org>--<name>/blobs/<digest>                content, or <digest>.incomplete: a prefix of it
+//                              /blobs/<digest>.incomplete-<n> bytes from the n-th on, fetched ahead of others
 //                              /snapshots/<commit>/<path>     relative link to ../../blobs/<digest>
 //                              /refs/<revision>               text: the commit
 //   <hub>/.locks/models--<org>--<name>/<digest>.lock          held with flock while the blob is written
@@ -9,7 +10,9 @@
 // that was asked for is there.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,6 +45,11 @@ class HubCache {
   std::filesystem::path repo_folder(std::string_view repo) const;
   std::filesystem::path blob(std::string_view repo, std::string_view digest) const;
   std::filesystem::path incomplete(std::string_view repo, std::string_view digest) const;
+  // Of a blob that is not whole: bytes that are there, and their removal.
+  uint64_t incomplete_bytes(std::string_view repo, std::string_view digest) const;
+  void remove_incomplete(std::string_view repo, std::string_view digest) const;
+  // All files of blobs that are not whole, whoever fetches them, sorted.
+  std::vector<std::filesystem::path> incomplete_files(std::string_view repo) const;
   std::filesystem::path lock_file(std::string_view repo, std::string_view digest) const;
   std::filesystem::path snapshot(std::string_view repo, std::string_view commit) const;
 
@@ -68,6 +76,10 @@ class HubCache {
  private:
   std::filesystem::path root_;
 };
+
+// Runs of bytes that were fetched ahead of those before them, beside `partial` ("<digest>.incomplete"), by
+// their first byte.
+std::map<uint64_t, std::filesystem::path> pieces_beside(const std::filesystem::path& partial);
 
 // Folder and its parents; throws Error naming it when it cannot be made.
 void make_folder(const std::filesystem::path& folder);

@@ -138,5 +138,83 @@ TEST_F(CacheTest, BlobWriter) {
   EXPECT_THROW(BlobWriter(partial, digest_, 6), Error);
 }
 
+// What comes before its turn waits beside the prefix, outlives the writer, and is moved.
+TEST_F(CacheTest, BlobWriterPieces) {
+  const fs::path partial = folder_ / "p.incomplete", piece = folder_ / "p.incomplete-4";
+  {
+    BlobWriter writer(partial, digest_, 6);
+    writer.put(4, 4, bytes("o"));
+    writer.put(4, 5, bytes("\n"));
+    EXPECT_EQ(writer.written(), 0u);
+    EXPECT_EQ(writer.ahead(), 2u);
+    writer.put(0, 0, bytes("he"));
+    EXPECT_EQ(writer.written(), 2u);
+  }
+  EXPECT_EQ(read(partial), "he");
+  EXPECT_EQ(read(piece), "o\n");
+  write(folder_ / "p.incomplete-5", "\n");      // of another attempt, inside the first
+  write(folder_ / "p.incomplete-6", "more");    // beyond the end
+  write(folder_ / "p.incomplete-3x", "other");  // no piece
+  write(folder_ / "q.incomplete-3", "other");   // of another blob
+  {
+    BlobWriter writer(partial, digest_, 6);
+    EXPECT_EQ(writer.written(), 2u);
+    EXPECT_EQ(writer.ahead(), 2u);
+    EXPECT_EQ(writer.gap(2).begin, 2u);
+    EXPECT_EQ(writer.gap(2).end, 4u);
+    EXPECT_EQ(writer.gap(4).begin, 6u);
+    EXPECT_EQ(writer.gap(4).end, 6u);
+    EXPECT_FALSE(fs::exists(folder_ / "p.incomplete-6"));
+    writer.put(2, 2, bytes("l"));
+    EXPECT_EQ(writer.written(), 3u);
+    writer.put(2, 3, bytes("l"));
+    EXPECT_EQ(writer.written(), 6u);
+    EXPECT_EQ(writer.ahead(), 0u);
+    EXPECT_TRUE(writer.finish(folder_ / "whole"));
+  }
+  EXPECT_EQ(read(folder_ / "whole"), "hello\n");
+  EXPECT_FALSE(fs::exists(piece));
+  EXPECT_FALSE(fs::exists(folder_ / "p.incomplete-5"));
+  EXPECT_EQ(read(folder_ / "q.incomplete-3"), "other");
+  EXPECT_EQ(read(folder_ / "p.incomplete-3x"), "other");
+
+  // A prefix that another tool has carried on goes beyond the pieces, or into one.
+  write(partial, "hell");
+  write(folder_ / "p.incomplete-2", "ll");
+  write(folder_ / "p.incomplete-3", "lo");
+  {
+    BlobWriter writer(partial, digest_, 6);
+    EXPECT_EQ(writer.written(), 5u);
+    EXPECT_EQ(read(partial), "hello");
+    EXPECT_FALSE(fs::exists(folder_ / "p.incomplete-2") || fs::exists(folder_ / "p.incomplete-3"));
+    writer.restart();
+    writer.put(3, 3, bytes("xx"));
+    writer.restart();
+    EXPECT_FALSE(fs::exists(folder_ / "p.incomplete-3"));
+    writer.put(3, 3, bytes("xx"));
+    writer.drop_ahead();
+    EXPECT_EQ(writer.ahead(), 0u);
+    writer.append(bytes("hello\n"));
+    EXPECT_TRUE(writer.finish(folder_ / "whole"));
+  }
+}
+
+TEST_F(CacheTest, IncompleteFiles) {
+  const HubCache cache(folder_);
+  EXPECT_TRUE(cache.incomplete_files("org/name").empty());
+  EXPECT_EQ(cache.incomplete_bytes("org/name", digest_), 0u);
+  const fs::path partial = cache.incomplete("org/name", digest_);
+  write(cache.blob("org/name", std::string(40, 'a')), "whole");
+  write(partial, "he");
+  write(partial.string() + "-1", "ell");
+  write(partial.string() + "-5", "\n");
+  write(cache.incomplete("org/name", std::string(40, 'b')), "other");
+  EXPECT_EQ(cache.incomplete_bytes("org/name", digest_), 5u);
+  EXPECT_EQ(cache.incomplete_files("org/name").size(), 4u);
+  cache.remove_incomplete("org/name", digest_);
+  EXPECT_EQ(cache.incomplete_files("org/name"),
+            std::vector<fs::path>{cache.incomplete("org/name", std::string(40, 'b'))});
+}
+
 }  // namespace
 }  // namespace kvasir::hub

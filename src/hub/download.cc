@@ -23,8 +23,11 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kDiskReserve = uint64_t{64} << 20;
-constexpr size_t kDrainBytes = size_t{1} << 20;  // the foremost part goes to disk in steps of this
-constexpr int kRestarts = 2;                     // of one file, because the server changed its mind
+// What has come goes to disk when it is so much, or was not there for so long: more is not lost when the
+// process is killed.
+constexpr size_t kDrainBytes = size_t{1} << 20;
+constexpr std::chrono::seconds kDrainTime{1};
+constexpr int kRestarts = 2;  // of one file, because the server changed its mind
 
 bool is_regular(const fs::path& path) {
   std::error_code ignored;
@@ -52,8 +55,6 @@ struct Blob {
   FileLock lock;
   std::mutex writing;
   std::unique_ptr<BlobWriter> writer;
-  std::map<uint64_t, std::vector<std::byte>>
-      ahead;                        // parts that wait for those before them; guarded by writing
   uint64_t next = 0;                // first byte that no connection has been given
   int active = 0;                   // connections at work on it
   bool probed = false;              // a response has come: parts may be fetched at once
@@ -64,7 +65,11 @@ struct Blob {
   std::string url;        // the way behind the redirects; empty: ask the hub
   std::string validator;  // entity tag of whoever sends the bytes
 
-  uint64_t written() { return writer == nullptr ? 0 : writer->written(); }
+  uint64_t written() const { return writer == nullptr ? 0 : writer->written(); }
+  // Of what is wanted, the prefix and what lies beyond it.
+  uint64_t here() const {
+    return writer == nullptr ? 0 : std::min(wanted, writer->written() + writer->ahead());
+  }
 };
 
 struct Part {
@@ -92,7 +97,7 @@ class Downloader {
   void open(std::unique_lock<std::mutex>& held, Blob& blob);
   void transfer(HttpClient& http, const Part& part);
   Verdict check_response(const HttpResponse& response, const Part& part, uint64_t at, bool direct);
-  void drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes, bool complete);
+  void drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes);
   void restart(const Part& part, const std::string& why);
   void finish(std::unique_lock<std::mutex>& held, Blob& blob);
   void complete(Blob& blob);
@@ -246,21 +251,20 @@ bool Downloader::take_work(std::unique_lock<std::mutex>& held, HttpClient& http)
 }
 
 bool Downloader::next_part(Blob& blob, Part* part) {
-  if (blob.next >= blob.wanted || (!blob.probed && blob.active > 0)) return false;
+  if (!blob.probed && blob.active > 0) return false;
   if (blob.one_stream) {
-    if (blob.active > 0) return false;
+    if (blob.active > 0 || blob.next >= blob.wanted) return false;
     *part = {&blob, blob.next, blob.wanted, blob.generation, true};
   } else {
-    // What waits in memory for the foremost part is bounded.
+    // What waits beside the prefix for the foremost part is bounded.
     const uint64_t window = options_.part_bytes * (static_cast<uint64_t>(options_.connections) + 1);
-    uint64_t written = 0;
-    {
-      const std::lock_guard guard(blob.writing);
-      written = blob.written();
-    }
-    if (blob.next >= written + window) return false;
-    *part = {&blob, blob.next, std::min(blob.wanted, blob.next + options_.part_bytes), blob.generation,
-             false};
+    const std::lock_guard guard(blob.writing);
+    // What an earlier attempt fetched ahead is passed over.
+    const BlobWriter::Gap gap = blob.writer->gap(blob.next);
+    blob.next = gap.begin;
+    if (blob.next >= blob.wanted || blob.next >= blob.written() + window) return false;
+    *part = {&blob, blob.next, std::min({blob.wanted, gap.end, blob.next + options_.part_bytes}),
+             blob.generation, false};
   }
   blob.next = part->end;
   return true;
@@ -275,7 +279,9 @@ void Downloader::open(std::unique_lock<std::mutex>& held, Blob& blob) {
   bool present = false;
   if (had_lock) {
     present = is_regular(final_path) && size_of(final_path) == blob.file.size;
-    if (!present) {
+    if (present) {
+      cache_.remove_incomplete(repo, blob.file.digest);  // another program was faster
+    } else {
       std::error_code ignored;
       fs::remove(final_path, ignored);  // a link to nothing, or content of another length: no blob
       uint64_t counted = 0;
@@ -286,6 +292,7 @@ void Downloader::open(std::unique_lock<std::mutex>& held, Blob& blob) {
                                                    counted = use;
                                                    return !stopping();
                                                  });
+      add_progress(static_cast<int64_t>(blob.here()) - static_cast<int64_t>(counted));
     }
   }
   held.lock();
@@ -308,7 +315,7 @@ void Downloader::open(std::unique_lock<std::mutex>& held, Blob& blob) {
   }
   blob.state = Blob::State::open;
   blob.next = blob.written();
-  outcome_.reused_bytes += std::min(blob.next, blob.wanted);
+  outcome_.reused_bytes += blob.here();
 }
 
 // With the lock held: whether a response may be used for a part, and what it tells of the blob.
@@ -365,30 +372,17 @@ Verdict Downloader::check_response(const HttpResponse& response, const Part& par
   return Verdict::go_on;
 }
 
-// Hands received bytes on: to the disk when everything before them is there, else (when the part is complete)
-// to those that wait.
-void Downloader::drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes, bool complete) {
+// Hands received bytes, which begin at `begin`, on to the disk.
+void Downloader::drain(const Part& part, uint64_t begin, std::vector<std::byte>* bytes) {
+  if (bytes->empty()) return;
   Blob& blob = *part.blob;
-  uint64_t count = 0;
   {
     const std::lock_guard guard(blob.writing);
     if (blob.generation != part.generation || blob.writer == nullptr) return;
-    if (blob.writer->written() == begin) {
-      blob.writer->append(*bytes);
-      count += bytes->size();
-      bytes->clear();
-      while (!blob.ahead.empty() && blob.ahead.begin()->first == blob.writer->written()) {
-        blob.writer->append(blob.ahead.begin()->second);
-        count += blob.ahead.begin()->second.size();
-        blob.ahead.erase(blob.ahead.begin());
-      }
-    } else if (complete) {
-      blob.ahead[begin] = std::move(*bytes);
-      bytes->clear();
-    }
+    blob.writer->put(part.begin, begin, *bytes);
   }
-  if (count == 0) return;
-  add_progress(static_cast<int64_t>(count));
+  add_progress(static_cast<int64_t>(bytes->size()));
+  bytes->clear();
   changed_.notify_all();
 }
 
@@ -402,8 +396,7 @@ void Downloader::restart(const Part& part, const std::string& why) {
                 blob.file.path, why);
   client_.note(fmt::format("{}: {}: fetching it anew", blob.file.path, why));
   ++blob.generation;
-  add_progress(-static_cast<int64_t>(std::min(blob.written(), blob.wanted)));
-  blob.ahead.clear();
+  add_progress(-static_cast<int64_t>(blob.here()));
   blob.writer->restart();
   blob.next = 0;
   blob.url.clear();
@@ -415,11 +408,17 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
   Blob& blob = *part.blob;
   const HubSettings& settings = client_.settings();
   std::vector<std::byte> buffer;
-  if (!part.one_stream) buffer.reserve(part.end - part.begin);
-  uint64_t drained = part.begin;  // everything before is on disk or handed on
+  uint64_t drained = part.begin;  // everything of the part before is on disk
+  Clock::time_point drained_at = Clock::now();
+  const auto flush = [&] {
+    const uint64_t size = buffer.size();
+    drain(part, drained, &buffer);
+    drained += size;
+    drained_at = Clock::now();
+  };
   int attempt = 0;
   while (!stopping()) {
-    const uint64_t at = drained + buffer.size();
+    const uint64_t at = drained;
     if (at >= part.end) break;
     HttpRequest request;
     {
@@ -458,16 +457,15 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
         bytes = bytes.first(room);
       }
       buffer.insert(buffer.end(), bytes.begin(), bytes.end());
-      if (buffer.size() >= kDrainBytes) {
-        const uint64_t size = buffer.size();
-        drain(part, drained, &buffer, false);
-        if (buffer.empty()) drained += size;
-      }
+      if (buffer.size() >= kDrainBytes || Clock::now() - drained_at >= kDrainTime) flush();
       return !over_the_end;
     };
     const HttpResponse response = http.get(request);
-    const uint64_t reached = drained + buffer.size();
     client_.count_received(received);
+    if (blob.generation != part.generation) return;  // another part's restart
+    // However the response ended, what came of it stays.
+    flush();
+    const uint64_t reached = drained;
     if (too_long) {
       restart(part, fmt::format("the server sends more than the {} bytes listed", blob.file.size));
       return;
@@ -485,15 +483,16 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
         if (blob.generation != part.generation) return;
         ++blob.generation;
         blob.one_stream = blob.probed = true;
-        blob.ahead.clear();
+        add_progress(-static_cast<int64_t>(blob.here()));
+        blob.writer->drop_ahead();
+        add_progress(static_cast<int64_t>(blob.here()));
         blob.next = blob.written();
         return;
       }
       case Verdict::go_on:
         break;
     }
-    // A part that another one's restart made obsolete ended because it was told to.
-    if (stopping() || blob.generation != part.generation) return;
+    if (stopping()) return;
     if (response.failure == NetworkFailure::none && response.status == 416) {
       restart(part, "the server knows no such range");
       return;
@@ -522,7 +521,6 @@ void Downloader::transfer(HttpClient& http, const Part& part) {
     }
     if (!wait_seconds(seconds, [this] { return stopping(); })) return;
   }
-  if (!buffer.empty()) drain(part, drained, &buffer, drained + buffer.size() >= part.end);
 }
 
 // With the lock held: verifies and publishes a blob that has all its bytes.
@@ -577,7 +575,8 @@ uint64_t missing_bytes(const HubCache& cache, const std::string& repo,
     const uint64_t wanted = std::min(item.file.size, item.first_bytes);
     const fs::path blob = cache.blob(repo, item.file.digest);
     if (is_regular(blob) && size_of(blob) == item.file.size) continue;
-    const uint64_t present = size_of(cache.incomplete(repo, item.file.digest));
+    const uint64_t present = wanted == item.file.size ? cache.incomplete_bytes(repo, item.file.digest)
+                                                      : size_of(cache.incomplete(repo, item.file.digest));
     bytes += wanted - std::min(wanted, present);
   }
   return bytes;

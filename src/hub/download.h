@@ -2,9 +2,9 @@
 // where an earlier attempt stopped, verified by the digests that the hub lists, never visible before they are
 // whole.
 //
-// The parts of a file are fetched by several connections and appended in order: what a slow connection still
-// owes holds the others back after a few parts, and memory stays within connections x part size. In return
-// <digest>.incomplete is always a plain prefix.
+// The parts of a file are fetched by several connections and go to disk as they come: those of the foremost
+// part to <digest>.incomplete, which is always a plain prefix, the others' beside it until their turn comes
+// (blob_writer.h). What a slow connection still owes holds the others back after a few parts.
 #pragma once
 
 #include <cstdint>

@@ -269,6 +269,92 @@ def test_resume(folder):
     place.close()
 
 
+def test_interrupted(folder):
+    """However often a slow download is stopped, what came stays: of all parts, not of the foremost alone."""
+    place = Place(folder)
+    data = noise(40 * MB)
+    commit = place.hub.add("org/name", {"big.dat": data})
+    digest = hashlib.sha256(data).hexdigest()
+    rate, connections = 400_000, 3
+
+    def kept():
+        """Bytes on disk; the prefix must be one, and each piece what belongs there."""
+        total = 0
+        for name in place.blobs("org/name"):
+            with open(os.path.join(place.repo("org/name"), "blobs", name), "rb") as file:
+                content = file.read()
+            begin = int(name.rpartition("-")[2]) if "-" in name else 0
+            check(name.startswith(digest + ".incomplete") and data[begin:begin + len(content)] == content, f"{name[64:]} holds {len(content)} bytes that belong there")
+            total += len(content)
+        return total
+
+    before = 0
+    for how, margin in ((signal.SIGKILL, 1.5), (signal.SIGINT, 0.5), (signal.SIGINT, 0.5), (signal.SIGKILL, 1.5), (signal.SIGTERM, 0.5)):
+        place.hub.faults["big.dat"] = [slow(rate)] * 40
+        place.hub.sent = 0
+        process = place.start("org/name/big.dat", "--connections", str(connections))
+        while place.hub.sent < 5 * rate and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(how)
+        process.communicate(timeout=20)
+        sent, now = place.hub.sent, kept()
+        check(now - before >= sent - margin * rate * connections and sent >= 5 * rate, f"{how.name}: of {sent} bytes sent {now - before} are kept")
+        before = now
+        time.sleep(0.2)  # answers that nobody reads any more
+    check(len(place.incomplete("org/name")) == 1 and len(place.blobs("org/name")) > 1, f"... in a prefix and pieces ahead of it: {[b[64:] for b in place.blobs('org/name')]}")
+    place.hub.faults.clear()
+    dry = place.get("org/name/big.dat", "--dry-run")
+    check(dry.json.get("missing_bytes") == len(data) - before, f"--dry-run counts them: {dry.json.get('missing_bytes')} of {len(data)} are missing, {before} here")
+    result = place.get("org/name/big.dat", "--connections", "5")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data) and place.blobs("org/name") == [digest], f"... which the next get joins: {result.text[:200]}")
+    check(result.json.get("fetched_bytes") == len(data) - before, f"... fetching what was missing and nothing twice: {result.json.get('fetched_bytes')}")
+
+    # A piece that is wrong is found by the checksum; one beside content that came from elsewhere goes.
+    blobs = os.path.join(place.repo("org/name"), "blobs")
+    os.remove(os.path.join(blobs, digest))
+    write(blobs, f"{digest}.incomplete-{20 * MB}", noise(MB, 9))
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and "wrong checksum: fetching it once more" in result.text and place.blobs("org/name") == [digest], f"a wrong piece does no harm: {result.text[:200]}")
+    write(blobs, f"{digest}.incomplete-{20 * MB}", noise(MB, 9))
+    os.remove(os.path.join(place.snapshot("org/name", commit), "big.dat"))
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.blobs("org/name") == [digest], f"... nor one that is of no use any more: {result.text[:200]} {place.blobs('org/name')}")
+    # A server that knows no ranges: the pieces are of no use.
+    os.remove(os.path.join(blobs, digest))
+    write(blobs, f"{digest}.incomplete", data[:MB])
+    write(blobs, f"{digest}.incomplete-{20 * MB}", data[20 * MB:21 * MB])
+    place.hub.faults["big.dat"] = [ignore_range()] * 10
+    result = place.get("org/name/big.dat")
+    check(result.returncode == 0 and place.whole("org/name", commit, "big.dat", data) and place.blobs("org/name") == [digest], f"... nor with a server that ignores ranges: {result.text[:200]}")
+    place.close()
+
+
+def test_killed_plan(folder):
+    """The scratch folder of a plan that was killed goes with the next one."""
+    place = Place(folder)
+    place.hub.add("org/name", {"m-Q8_0.gguf": synth("gguf-q8_0", folder), "m-Q4_0.gguf": synth("gguf-q4_0", folder)})
+
+    def plans():
+        return [f for f in os.listdir(place.folder) if f.startswith("kvasir-plan-")]
+
+    for _ in range(2):
+        place.hub.faults["m-Q8_0.gguf"] = [slow(20_000)] * 10
+        process = place.start("org/name")
+        while not plans() and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        mine = plans()
+        process.kill()
+        process.communicate()
+        place.hub.faults.clear()
+    check(len(mine) == 1 and plans() == mine, f"a killed plan leaves its own folder: {mine} {plans()}")
+    other = os.path.join(place.folder, "kvasir-plan-1-living")
+    os.mkdir(other)
+    result = place.get("org/name")
+    check(result.returncode == 0 and plans() == ["kvasir-plan-1-living"], f"... the next get removes it, and leaves a living process's: {plans()} {result.text[:200]}")
+    place.close()
+
+
 def test_wrong_content(folder):
     place = Place(folder)
     data = noise(20 * MB)

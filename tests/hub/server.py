@@ -86,6 +86,7 @@ class Hub:
         self.token = "hf_secret"
         self.lock = threading.Lock()
         self.expired = set()
+        self.sent = 0  # bytes of slow answers
         self.links_to_public_hub = False
         self.send_commit = None
         self.tls = tls or {}
@@ -330,6 +331,8 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             for i in range(0, len(body), step):
                 self.wfile.write(body[i:i + step])
                 self.wfile.flush()
+                with self.hub.lock:
+                    self.hub.sent += len(body[i:i + step])
                 time.sleep(0.05)
             return
         self.wfile.write(body)
