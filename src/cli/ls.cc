@@ -40,7 +40,9 @@ std::string first_line(std::string text, const std::string& path) {
 Row examine(const hub::LocalModel& model, bool quick) {
   Row row;
   row.model = &model;
-  row.problem = model.problem;
+  // Whether a file is part of a split model is what its keys say, not its name.
+  if (!model.problem_by_name) row.problem = model.problem;
+  if (model.incomplete) return row;
   const bool folder = model.files.empty() || model.files.front() != model.path;
   row.format = model.store == hub::Store::ollama || !folder ? "gguf" : "safetensors";
   if (!row.problem.empty() || quick) return row;
@@ -54,7 +56,8 @@ Row examine(const hub::LocalModel& model, bool quick) {
     row.family = info.model_type;
     row.parameters = info.parameters;
   } catch (const Error& error) {
-    row.problem = first_line(error.what(), model.path.string());
+    const bool missing = model.problem_by_name && error.code() == ErrorCode::not_found;
+    row.problem = missing ? model.problem : first_line(error.what(), model.path.string());
   }
   return row;
 }
@@ -102,6 +105,7 @@ int ls(const LsFlags& flags) {
                     {"bytes", row.model->bytes},
                     {"path", row.model->path.string()}};
       if (!row.model->commit.empty()) entry["commit"] = row.model->commit;
+      if (row.model->incomplete) entry["incomplete"] = true;
       entry["supported"] = flags.quick && row.problem.empty() ? Json() : Json(row.problem.empty());
       if (!row.problem.empty()) entry["problem"] = row.problem;
       out.push_back(std::move(entry));
@@ -124,9 +128,9 @@ int ls(const LsFlags& flags) {
     const std::string runs =
         row.problem.empty() ? (flags.quick ? "" : "yes, " + row.family) : "no: " + printable(row.problem);
     std::printf("%-*s  %10s  %-12s %-12s %-11s %s\n", static_cast<int>(width),
-                printable(row.model->name).c_str(), size_text(row.model->bytes).c_str(), row.format.c_str(),
-                weights.empty() ? "-" : weights.c_str(), std::string(hub::name(row.model->store)).c_str(),
-                runs.c_str());
+                printable(row.model->name).c_str(), size_text(row.model->bytes).c_str(),
+                row.format.empty() ? "-" : row.format.c_str(), weights.empty() ? "-" : weights.c_str(),
+                std::string(hub::name(row.model->store)).c_str(), runs.c_str());
   }
   return kExitDone;
 }

@@ -112,9 +112,17 @@ fs::path resolve_model(const std::string& model) {
   std::vector<hub::LocalModel> models;
   if (!looks_like_path) {
     models = local_models();
-    const std::vector<const hub::LocalModel*> found = models_called(models, model);
+    std::vector<const hub::LocalModel*> found = models_called(models, model);
+    // What is here as a whole comes before what is not.
+    const auto whole = [](const hub::LocalModel* one) { return !one->incomplete; };
+    if (std::any_of(found.begin(), found.end(), whole))
+      std::erase_if(found, [&](const hub::LocalModel* one) { return !whole(one); });
     if (found.size() == 1 || (!found.empty() && found.front()->path == found.back()->path)) {
-      if (found.front()->store == hub::Store::ollama && !found.front()->problem.empty())
+      const bool ollama = found.front()->store == hub::Store::ollama;
+      if (found.front()->incomplete)
+        throw_error(ErrorCode::not_found, "{}: is not here as a whole: run `kvasir get {}`, which goes on",
+                    printable(model), printable(found.front()->repo));
+      if (ollama && !found.front()->problem.empty())
         throw_error(found.front()->problem_code, "{}: {}", printable(model), found.front()->problem);
       return found.front()->path;
     }

@@ -63,8 +63,8 @@ std::map<fs::path, fs::path> links_below(const fs::path& folder) {
 }
 
 // Of a repository of the cache: the files of `models`, snapshots that hold nothing else, and the blobs that
-// nothing else links to. With all models that there are, the repository goes whole, snapshots without weights
-// and downloads that were never finished included.
+// nothing else links to. With all that ls lists of it, the repository goes whole, snapshots without weights
+// included.
 Removal from_cache(const hub::HubCache& cache, const std::vector<hub::LocalModel>& all,
                    const std::vector<const hub::LocalModel*>& models) {
   const std::string& name = models.front()->repo;
@@ -82,7 +82,7 @@ Removal from_cache(const hub::HubCache& cache, const std::vector<hub::LocalModel
   std::set<fs::path> gone;
   for (const hub::LocalModel* model : models) gone.insert(model->files.begin(), model->files.end());
   for (const auto& [commit, count] : left) {
-    if (count > 0) continue;
+    if (count > 0 || commit.empty()) continue;  // none: of a download that has not ended
     const std::string inside = cache.snapshot(name, commit).string() + "/";
     for (const auto& [link, blob] : links)
       if (link.string().starts_with(inside)) gone.insert(link);

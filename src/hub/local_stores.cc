@@ -63,6 +63,7 @@ LocalModel gguf_model(const GgufGroup& group, const fs::path& folder) {
   for (const RemoteFile& part : group.parts) model.files.push_back(folder / part.path);
   model.path = model.files.front();
   if (!group.complete) model.problem = "parts of the split model are missing";
+  model.problem_by_name = !group.complete;
   return model;
 }
 
@@ -176,10 +177,56 @@ std::vector<LocalModel> scan_repository(const HubCache& cache, const std::string
   return out;
 }
 
+namespace {
+
+// What a repository holds that is no model. Nothing: the repository's folders are empty, or all in them
+// belongs to models.
+std::optional<LocalModel> incomplete_download(const HubCache& cache, const std::string& repo,
+                                              bool has_models) {
+  LocalModel out;
+  out.store = Store::huggingface;
+  out.repo = repo;
+  out.name = has_models ? repo + ":incomplete" : repo;
+  out.path = cache.repo_folder(repo);
+  out.incomplete = true;
+  out.problem_code = ErrorCode::not_found;
+  out.files = cache.incomplete_files(repo);
+  const auto add_size = [&out](const fs::path& path) {
+    std::error_code error;
+    const uint64_t size = fs::file_size(path, error);
+    if (!error) out.bytes += size;
+  };
+  const bool unfinished = !out.files.empty();
+  if (has_models) {
+    if (!unfinished) return std::nullopt;
+    for (const fs::path& file : out.files) add_size(file);
+  } else {
+    for (const char* folder : {"blobs", "snapshots"})
+      for (const RemoteFile& file : files_below(out.path / folder).files) {
+        const fs::path path = out.path / folder / file.path;
+        if (std::error_code ignored; fs::is_symlink(path, ignored)) continue;  // its blob counts
+        out.bytes += file.size;
+        if (!unfinished) out.files.push_back(path);
+      }
+    const std::vector<std::string> commits = cache.snapshots(repo);
+    if (out.files.empty() && commits.empty()) return std::nullopt;
+    if (commits.size() == 1) out.commit = commits.front();
+  }
+  out.problem = unfinished ? "incomplete: its download has not ended (`kvasir get` goes on with it)"
+                           : "incomplete: its weights are not here (`kvasir get` fetches them)";
+  return out;
+}
+
+}  // namespace
+
 std::vector<LocalModel> scan_huggingface(const HubCache& cache) {
   std::vector<LocalModel> out;
-  for (const std::string& repo : cache.repos())
-    for (LocalModel& model : scan_repository(cache, repo, {})) out.push_back(std::move(model));
+  for (const std::string& repo : cache.repos()) {
+    std::vector<LocalModel> models = scan_repository(cache, repo, {});
+    std::optional<LocalModel> incomplete = incomplete_download(cache, repo, !models.empty());
+    for (LocalModel& model : models) out.push_back(std::move(model));
+    if (incomplete) out.push_back(std::move(*incomplete));
+  }
   return out;
 }
 

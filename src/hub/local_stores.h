@@ -29,9 +29,13 @@ struct LocalModel {
   std::vector<std::filesystem::path> files;  // that make it up; in a Hugging Face snapshot: the links
   uint64_t bytes = 0;                        // of those files
   std::string problem;                       // why it cannot run, as far as names tell; empty: nothing seen
+  bool problem_by_name = false;  // a name promises parts that are not here: the file's keys decide
+  bool incomplete = false;       // no model, or not yet: what a download left (scan_huggingface)
   ErrorCode problem_code = ErrorCode::unsupported;
 };
 
+// The models of a cache, and with each repository what is there of downloads that have not ended: as
+// "org/name" where it holds no model, else as "org/name:incomplete".
 std::vector<LocalModel> scan_huggingface(const HubCache& cache);
 // One repository of the cache, one snapshot of it (empty: all of them).
 std::vector<LocalModel> scan_repository(const HubCache& cache, const std::string& repo,

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "base/error.h"
+#include "base/test_folder.h"
 
 namespace kvasir::hub {
 namespace {
@@ -57,6 +60,45 @@ TEST(LocalStores, Choose) {
   EXPECT_EQ(choose(models, reference), &models[2]);
   EXPECT_EQ(choose(std::span(models).first(1), reference), &models[0]);
   EXPECT_EQ(choose({}, reference), nullptr);
+}
+
+// What downloads left is listed beside the models, and stands in for a repository that has none.
+TEST(LocalStores, IncompleteDownloads) {
+  namespace fs = std::filesystem;
+  const TestFolder folder("stores");
+  const HubCache cache(folder.path());
+  const std::string digest(40, 'a'), other(40, 'b'), commit(40, 'c');
+  const auto write = [](const fs::path& path, const std::string& text) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+  };
+  fs::create_directories(cache.repo_folder("org/empty") / "blobs");
+  write(cache.incomplete("org/cut", digest), "12345");
+  write(cache.incomplete("org/cut", digest).string() + "-9", "12");
+  write(cache.blob("org/small", digest), "{}");
+  cache.link("org/small", commit, "config.json", digest);
+  write(cache.blob("org/model", digest), "GGUF");
+  cache.link("org/model", commit, "m-Q8_0.gguf", digest);
+  write(cache.blob("org/part", digest), "GGUF");
+  cache.link("org/part", commit, "m-Q8_0-00001-of-00002.gguf", digest);
+  write(cache.incomplete("org/part", other), "123");
+
+  const std::vector<LocalModel> models = scan_huggingface(cache);
+  std::vector<std::string> names;
+  names.reserve(models.size());
+  for (const LocalModel& model : models) names.push_back(model.name);
+  ASSERT_EQ(names, (std::vector<std::string>{"org/cut", "org/model:Q8_0", "org/part:Q8_0",
+                                             "org/part:incomplete", "org/small"}));
+  EXPECT_TRUE(models[0].incomplete && models[3].incomplete && models[4].incomplete);
+  EXPECT_FALSE(models[1].incomplete || models[2].incomplete);
+  EXPECT_EQ(models[0].bytes, 7u);
+  EXPECT_EQ(models[0].files.size(), 2u);
+  EXPECT_EQ(models[3].bytes, 3u);
+  EXPECT_EQ(models[4].bytes, 2u);
+  EXPECT_EQ(models[4].commit, commit);
+  EXPECT_TRUE(models[2].problem_by_name && !models[1].problem_by_name);
+  // Names that a reference is resolved among are those of models.
+  EXPECT_TRUE(scan_repository(cache, "org/cut", {}).empty());
 }
 
 }  // namespace

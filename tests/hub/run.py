@@ -329,6 +329,88 @@ def test_interrupted(folder):
     place.close()
 
 
+def test_incomplete(folder):
+    """Downloads that have not ended are listed and can be removed."""
+    place = Place(folder)
+    q8 = synth("gguf-q8_0", folder)
+    model = synth("bf16", folder)
+    place.hub.add("org/name", model)
+    place.hub.add("org/gguf", {"m-Q8_0.gguf": q8, "m-Q4_0.gguf": noise(len(q8), 3)})
+
+    def rows(*args):
+        return {r["name"]: r for r in json.loads(place.run("ls", "--json", *args).stdout)}
+
+    def cut_off(name):
+        """Killed when the first bytes of the weights are there."""
+        repo = "/".join(name.split("/")[:2])
+        process = place.start(name, "--force")
+        while not any(os.path.getsize(os.path.join(place.repo(repo), "blobs", b)) > 0 for b in place.incomplete(repo)) and process.poll() is None:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        place.hub.faults.clear()
+
+    place.hub.faults["model.safetensors"] = [slow(100_000)] * 20
+    cut_off("org/name")
+    listed = rows()
+    row = listed.get("org/name", {})
+    disk = sum(os.path.getsize(os.path.join(place.repo("org/name"), "blobs", b)) for b in place.blobs("org/name"))
+    check(list(listed) == ["org/name"] and row["incomplete"] is True and row["supported"] is False and row["bytes"] == disk > 0, f"a download that was cut off is listed with its bytes: {listed} {disk}")
+    check(list(rows("--quick")) == ["org/name"], "... by ls --quick, too")
+    table = place.run("ls").stdout.decode()
+    check("org/name" in table and "incomplete" in table and "kvasir get" in table, f"... and in the table: {table}")
+    result = place.run("fit", "org/name")
+    check(result.returncode == 1 and b"kvasir get org/name" in result.stderr, f"MODEL says how to go on: {result.stderr[:200]}")
+    result = place.run("rm", "org/name")
+    check(result.returncode == 2 and b"--yes" in result.stderr and os.path.exists(place.repo("org/name")), "rm asks")
+    for name in ("org/name", "name"):
+        result = place.run("rm", name, "--dry-run", "--json")
+        check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == disk, f"rm {name} --dry-run: {result.stdout} {result.stderr[:200]}")
+    check(place.get("org/name").returncode == 0 and rows()["org/name"]["supported"] is True, "get goes on with it")
+    check(place.run("rm", "org/name", "--yes").returncode == 0 and rows() == {}, "... and rm removes it")
+
+    place.hub.faults["model.safetensors"] = [slow(100_000)] * 20
+    cut_off("org/name")
+    result = place.run("rm", "org/name", "--yes", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout)["removed"] is True and not os.path.exists(place.repo("org/name")) and rows() == {}, f"rm removes what was cut off: {result.stdout} {result.stderr[:200]}")
+
+    # Only the small files: a snapshot without weights.
+    commit = place.hub.repositories["org/name"].refs["main"]
+    place.get("org/name/config.json")
+    row = rows().get("org/name", {})
+    check(row.get("incomplete") is True and row["bytes"] == len(model["config.json"]) and row.get("commit") == commit, f"a snapshot without weights is listed: {row}")
+    result = place.run("rm", "org/name@main", "--yes")
+    check(result.returncode == 0 and not os.path.exists(place.repo("org/name")), f"... and removed by its revision: {result.stderr[:200]}")
+
+    # Beside a model of the same repository.
+    check(place.get("org/gguf:Q8_0").returncode == 0, "a quantization is fetched")
+    place.hub.faults["m-Q4_0.gguf"] = [slow(100_000)] * 20
+    cut_off("org/gguf/m-Q4_0.gguf")
+    listed = rows()
+    check(set(listed) == {"org/gguf:Q8_0", "org/gguf:incomplete"} and "incomplete" not in listed["org/gguf:Q8_0"], f"beside a model it has a name of its own: {sorted(listed)}")
+    check(place.run("fit", "org/gguf").returncode == 0 and place.run("fit", "gguf").returncode == 0, "... which is in no model's way")
+    part = listed["org/gguf:incomplete"]["bytes"]
+    result = place.run("rm", "org/gguf:incomplete", "--yes", "--json")
+    check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == part and set(rows()) == {"org/gguf:Q8_0"} and not place.incomplete("org/gguf"), f"... and goes alone: {result.stdout} {result.stderr[:200]}")
+    check(place.run("fit", "org/gguf").returncode == 0, "... the model stays")
+    write(os.path.join(place.repo("org/gguf"), "blobs"), "e" * 64 + ".incomplete", b"x" * 500)
+    place.run("rm", "org/gguf:Q8_0", "--yes")
+    listed = rows()
+    check(set(listed) == {"org/gguf"} and listed["org/gguf"]["bytes"] == 500, f"rm of the model leaves it: {listed}")
+    check(place.run("rm", "org/gguf", "--yes").returncode == 0 and not os.path.exists(place.repo("org/gguf")), "rm of the repository takes all")
+
+    # Being fetched right now.
+    place.hub.faults["model.safetensors"] = [slow(100_000)] * 20
+    process = place.start("org/name", "--force")
+    while not place.incomplete("org/name") and process.poll() is None:
+        time.sleep(0.02)
+    result = place.run("rm", "org/name", "--yes")
+    check(result.returncode == 2 and b"being fetched" in result.stderr, f"what is being fetched is not removed: {result.stderr[:200]}")
+    process.kill()
+    process.communicate()
+    place.close()
+
+
 def test_killed_plan(folder):
     """The scratch folder of a plan that was killed goes with the next one."""
     place = Place(folder)
@@ -907,6 +989,25 @@ def test_names_ls_rm(folder):
     check(result.returncode == 0 and not os.path.exists(os.path.join(home, ".lmstudio/models/pub/thing-GGUF")) and os.path.isdir(os.path.join(home, ".lmstudio/models")), "... and LM Studio's goes with --force, its folder too")
     check(place.run("rm", "mine", "--yes").returncode == 0 and os.listdir(os.path.join(home, "models")) == ["broken.gguf"], "rm in kvasir's own folder")
     check(place.run("rm", "nothing", "--yes").returncode == 1, "rm of nothing")
+
+    # Names that act on a terminal, or turn its text around.
+    for odd_name, shown in (("a\x1b[31m", "a\\x1b[31m"), ("b\u009b31m", "b\\u009b31m"), ("c\u202efdp", "c\\u202efdp"), ("d\u2066", "d\\u2066")):
+        path = write(home, f"models/{odd_name}.gguf", b"GGUF" + bytes(100))
+        table = place.run("ls").stdout.decode()
+        check(shown in table and odd_name not in table, f"ls escapes {odd_name!r}")
+        for result in (place.run("fit", path), place.run("fit", odd_name), place.run("rm", odd_name), place.run("inspect", path), place.run("fit", path + "x")):
+            check(result.returncode != 0 and shown in result.stderr.decode() and odd_name not in result.stderr.decode(), f"... and messages do: {result.stderr[:120]}")
+        result = place.run("rm", odd_name, "--yes")
+        check(result.returncode == 0 and shown in result.stdout.decode() and odd_name not in result.stdout.decode(), "... and rm, which removes it")
+    # A name that only looks like a part: the keys of the file decide, for ls as for fit.
+    write(home, "models/one-00001-of-00002.gguf", q4)
+    write(home, "models/two-00001-of-00002.gguf", gguf_parts(q4, 2)[0])
+    rows = {r["name"]: r for r in json.loads(place.run("ls", "-00001", "--json").stdout) + json.loads(place.run("ls", "one", "--json").stdout) + json.loads(place.run("ls", "two", "--json").stdout)}
+    names = {os.path.basename(r["path"])[:3]: r for r in rows.values()}
+    check(names["one"]["supported"] is True and place.run("fit", os.path.join(home, "models/one-00001-of-00002.gguf")).returncode == 0, f"a whole file with the name of a part runs: {names['one']}")
+    check(names["two"]["supported"] is False and "missing" in names["two"]["problem"] and place.run("fit", os.path.join(home, "models/two-00001-of-00002.gguf")).returncode == 1, f"a part without the others does not: {names['two']}")
+    for name in ("one", "two"):
+        os.remove(os.path.join(home, f"models/{name}-00001-of-00002.gguf"))
 
     # Names that are no UTF-8: JSON is JSON all the same, and comes after the deed.
     odd = os.path.join(home.encode(), b"models", b"caf\xe9.gguf")
