@@ -142,14 +142,16 @@ void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfi
       continue;
     }
     RopeConfig rope;
+    std::vector<std::string> notes;
     if (sliding && traits.local_rope && !nested) {
       RopeDefaults plain = traits.rope;
       plain.scaling_allowed = false;
-      rope = parse_rope(f, "sliding_attention", m.head_dim, plain);
+      rope = parse_rope(f, "sliding_attention", m.head_dim, plain, &notes);
       if (traits.local_theta > 0) rope.theta = f.positive("rope_local_base_freq", traits.local_theta);
     } else {
-      rope = parse_rope(f, sliding ? "sliding_attention" : "full_attention", m.head_dim, traits.rope);
+      rope = parse_rope(f, sliding ? "sliding_attention" : "full_attention", m.head_dim, traits.rope, &notes);
     }
+    for (std::string& note : notes) warn(m, std::move(note));
     rope.negative = m.model_type == "nanochat";  // it turns by minus the angle
     layer.rope = rope_index(rope);
   }

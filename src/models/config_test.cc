@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "models/descriptors.h"
 #include "models/gguf_config.h"
@@ -57,10 +59,10 @@ TEST(Config, LayerKinds) {
                    {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "sliding_attention"}}});
   EXPECT_FALSE(parse_config(listed, nullptr, "c").layer[0].window.has_value());
   // mistral: every layer slides when the window is not null.
-  EXPECT_EQ(parse_config(synth_config("mistral", "tiny"), nullptr, "c").layer[0].window, 8);
-  EXPECT_FALSE(parse_config(synth_config("mistral", "tiny", {{"sliding_window", nullptr}}), nullptr, "c")
-                   .layer[0]
-                   .window);
+  EXPECT_EQ(
+      parse_config(synth_config("mistral", "tiny", {{"sliding_window", 8}}), nullptr, "c").layer[0].window,
+      8);
+  EXPECT_FALSE(parse_config(synth_config("mistral", "tiny"), nullptr, "c").layer[0].window);
   // NoPE layers.
   const ModelConfig smol = parse_config(synth_config("smollm3", "tiny"), nullptr, "c");
   EXPECT_EQ(smol.layer[3].rope, -1);
@@ -225,6 +227,47 @@ TEST(Config, RopeKindsOfAFamily) {
                                     {{"rope_theta", nullptr},
                                      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}})),
             "accepted");
+}
+
+// transformers 5.24, tiny models of every class with a factor of 1/2: six families and no others read it for
+// plain rope; with the other kinds the rest cannot run (a table of 8 for heads of 16), but for proportional.
+TEST(Config, PartOfAHeadIsRotatedWhereThePublishersClassDoes) {
+  const std::set<std::string> part = {"phi", "phi3", "glm", "glm4", "stablelm", "nemotron"};
+  for (const std::string& family : synth_families()) {
+    json config = synth_config(family, "tiny");
+    const bool inside = config.contains("rope_parameters");
+    (inside ? config["rope_parameters"] : config)["partial_rotary_factor"] = 0.5;
+    config.erase("rope_scaling");  // phi3's lists are of whole heads
+    const ModelConfig m = parse_config(config, nullptr, "c");
+    EXPECT_EQ(m.ropes.front().dims, part.contains(family) ? 8 : 16) << family;
+    if (part.contains(family)) {
+      EXPECT_TRUE(m.warnings.empty()) << family;
+    } else {
+      EXPECT_THAT(m.warnings, testing::ElementsAre("c: partial_rotary_factor is 0.5: ignored, this family "
+                                                   "rotates whole heads"))
+          << family;
+    }
+  }
+  const json four = {{"factor", 4}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "granite"}) {
+    for (const char* kind : {"linear", "dynamic", "yarn", "llama3"}) {
+      json scaling = four;
+      scaling["rope_type"] = kind;
+      EXPECT_THAT(message_of(synth_config(family, "tiny",
+                                          {{"rope_scaling", scaling}, {"partial_rotary_factor", 0.5}})),
+                  testing::HasSubstr("partial_rotary_factor is 0.5, expected 1"))
+          << family << kind;
+      EXPECT_EQ(
+          message_of(synth_config(family, "tiny", {{"rope_scaling", scaling}, {"partial_rotary_factor", 1}})),
+          "accepted");
+    }
+    const json proportional = {
+        {"rope_type", "proportional"}, {"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}};
+    EXPECT_EQ(parse_config(synth_config(family, "tiny", {{"rope_parameters", proportional}}), nullptr, "c")
+                  .ropes.front()
+                  .partial,
+              0.5);
+  }
 }
 
 TEST(Config, RecordDoesNotDependOnOrderOrUnknownKeys) {

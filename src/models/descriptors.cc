@@ -172,6 +172,7 @@ void phi3(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.fused_qkv = FusedQkv::concat;
   m.fused_mlp = FusedMlp::gate_up;
   if (m.max_position == 0) m.max_position = 131072;
+  t.rope.takes_partial = true;
   t.rope.phi3_names = true;
   t.rope.kinds = {RopeKind::longrope};
   slide_all(f, t);
@@ -192,7 +193,7 @@ void glm4(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.names.norms = {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm",
                    "post_mlp_layernorm"};
   m.tie = TieRule::never;
-  t.rope.partial_required = true;
+  t.rope.takes_partial = t.rope.partial_required = true;
   t.rope.scaling_allowed = false;
 }
 
@@ -271,6 +272,7 @@ void stablelm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.names.q_norm = "self_attn.q_layernorm";
   m.names.k_norm = "self_attn.k_layernorm";
   m.tie = TieRule::never;
+  t.rope.takes_partial = true;
   t.rope.partial = 0.25;
   t.rope.scaling_allowed = false;
 }
@@ -290,6 +292,7 @@ void phi(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.names.k_norm = "self_attn.k_layernorm";
   if (f.flag("qk_layernorm", false)) m.qk_norm = QkNorm::head;
   m.tie = TieRule::never;
+  t.rope.takes_partial = true;
   t.rope.partial = 0.5;
 }
 
@@ -298,6 +301,7 @@ void glm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.o_bias = false;
   m.rope_layout = RopeLayout::interleaved;
   m.fused_mlp = FusedMlp::gate_up;
+  t.rope.takes_partial = true;
   t.rope.partial = 0.5;
 }
 
@@ -366,6 +370,7 @@ void nemotron(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.epsilon = static_cast<float>(f.positive("norm_eps", 1e-5));
   m.activation = ActivationFunction::relu2;
   m.gated = false;
+  t.rope.takes_partial = true;
   t.rope.partial = 0.5;
   t.rope.kinds = {RopeKind::linear};
 }

@@ -102,6 +102,26 @@ json rope_scaling(const Metadata& m) {
   return scaling;
 }
 
+// What part of a head turns: all of it unless the file says otherwise, which a few families can do.
+void rotate_part(const Metadata& m, std::string_view model_type, json& t) {
+  if (!t.contains("head_dim")) return;
+  const uint64_t head_dim = t["head_dim"].get<uint64_t>();
+  constexpr std::string_view kTakePart[] = {"glm4", "nemotron", "phi", "phi3", "stablelm"};
+  const bool takes_part = std::ranges::find(kTakePart, model_type) != std::end(kTakePart);
+  const uint64_t dims = m.count("rope.dimension_count").value_or(head_dim);
+  if (takes_part ? dims == 0 || dims > head_dim || dims % 2 != 0 : dims != head_dim)
+    m.reject("rope.dimension_count", std::to_string(dims),
+             takes_part ? fmt::format("an even number from 2 to the {} elements of a head", head_dim)
+                        : fmt::format("the {} elements of a head", head_dim));
+  if (const uint64_t sliding = m.count("rope.dimension_count_swa").value_or(dims); sliding != dims)
+    m.reject("rope.dimension_count_swa", std::to_string(sliding),
+             fmt::format("{}, as rope.dimension_count", dims));
+  // A half more, so that the product with head_dim is dims when it is cut to a whole number.
+  if (takes_part)
+    t["partial_rotary_factor"] =
+        dims == head_dim ? 1.0 : (static_cast<double>(dims) + 0.5) / static_cast<double>(head_dim);
+}
+
 // Keys that would change the result and that nothing here honours: refused unless they say what is done
 // anyway.
 void refuse_unused(const GgufFile& file, const Metadata& m) {
@@ -161,14 +181,7 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
 
   t["rope_theta"] = m.real("rope.freq_base").value_or(10000);
   if (const json scaling = rope_scaling(m); !scaling.is_null()) t["rope_scaling"] = scaling;
-  if (const auto dims = m.count("rope.dimension_count"); dims && t.contains("head_dim")) {
-    const uint64_t head_dim = t["head_dim"].get<uint64_t>();
-    if (*dims != 0 && *dims < head_dim)
-      t["partial_rotary_factor"] = static_cast<double>(*dims) / static_cast<double>(head_dim);
-    if (*dims == head_dim && (architecture.model_type == "stablelm" || architecture.model_type == "phi" ||
-                              architecture.model_type == "glm4" || architecture.model_type == "nemotron"))
-      t["partial_rotary_factor"] = 1.0;
-  }
+  rotate_part(m, architecture.model_type, t);
   if (const formats::GgufTensor* factors = file.find_tensor("rope_factors_long.weight"); factors != nullptr) {
     // The lists are tensors, read when the model is loaded; two different ones stand for them until then,
     // because which one is used follows from the context limit.
@@ -287,10 +300,35 @@ std::vector<XieluScalars> xielu_scalars(const GgufFile& file, int64_t layers) {
   return out;
 }
 
+// The vocabulary is the table's rows. Gemma 3's converter cuts rows past the tokens and may leave the
+// configuration's size as it was (models-qwen-llama-universal.md 7.3); of other files one of the two is
+// wrong.
+void check_vocabulary(const GgufFile& file, const Metadata& m, ModelConfig& config) {
+  const formats::GgufTensor* embed = file.find_tensor("token_embd.weight");
+  if (embed == nullptr) return;  // said where it is needed
+  const int64_t rows = embed->ne[1];
+  if (rows > 0 && rows < config.vocab && config.model_type == "gemma3_text") config.vocab = rows;
+  if (rows == config.vocab) return;
+  const std::string size =
+      m.count("vocab_size") ? m.key("vocab_size") : "the number of tokenizer.ggml.tokens";
+  throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected the {} rows of token_embd.weight", file.path(),
+              size, config.vocab, rows);
+}
+
 }  // namespace
 
 std::span<const GgufArchitecture> gguf_architectures() {
   return kArchitectures;
+}
+
+const GgufArchitecture* gguf_architecture_of(std::string_view model_type) {
+  // Families that share another's.
+  for (const auto& [family, row] : {std::pair<std::string_view, std::string_view>{"internlm3", "llama"},
+                                    {"mistral", "llama"},
+                                    {"olmo3", "olmo2"}})
+    if (model_type == family) model_type = row;
+  const auto* found = std::ranges::find(kArchitectures, model_type, &GgufArchitecture::model_type);
+  return found == kArchitectures.end() ? nullptr : found;
 }
 
 ModelConfig as_gguf(ModelConfig config, bool permuted_qk) {
@@ -370,6 +408,7 @@ ModelConfig parse_gguf_config(const GgufFile& file) {
   if (config.tie == TieRule::always && has("output.weight")) config.tie = TieRule::never;
   if (config.tie == TieRule::never && !has("output.weight")) config.tie = TieRule::always;
 
+  check_vocabulary(file, m, config);
   config.eos_ids.clear();
   for (const char* key :
        {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})

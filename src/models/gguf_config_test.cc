@@ -120,6 +120,60 @@ TEST(GgufConfig, MagnitudesOfYarn) {
       "llama.rope.scaling.yarn_ext_factor is 0.5");
 }
 
+// llama.cpp (llama-model.cpp) refuses a llama that does not rotate whole heads; of the other architectures
+// the converter writes less for the families below only. Without the key it is the whole head
+// (formats.md 4.8).
+TEST(GgufConfig, RotatedElements) {
+  auto rotated = [](const std::string& a, uint32_t dims, uint32_t head_dim) {
+    return [=](GgufWriter& w) {
+      w.set_f32(a + ".attention.layer_norm_epsilon", 1e-5f);
+      w.set_u32(a + ".attention.key_length", head_dim);
+      w.set_u32(a + ".attention.value_length", head_dim);
+      if (dims != 1) w.set_u32(a + ".rope.dimension_count", dims);
+    };
+  };
+  for (const char* a : {"llama", "qwen2", "qwen3", "gemma2", "smollm3", "exaone"}) {
+    EXPECT_EQ(parse(a, rotated(a, 16, 16)).ropes.front().dims, 16) << a;
+    for (const uint32_t dims : {0u, 8u, 15u, 18u, 32u})
+      refused(a, rotated(a, dims, 16),
+              fmt::format("{}.rope.dimension_count is {}, expected the 16 elements of a head", a, dims),
+              ErrorCode::corrupt_file);
+  }
+  for (const char* a : {"phi2", "phi3", "glm4", "nemotron"}) {
+    EXPECT_EQ(parse(a, rotated(a, 1, 16)).ropes.front().dims, 16) << a;  // not written
+    for (const auto& [dims, head] : {std::pair{8u, 16u}, {16u, 16u}, {30u, 44u}, {26u, 46u}, {96u, 128u}})
+      EXPECT_EQ(parse(a, rotated(a, dims, head)).ropes.front().dims, dims) << a;
+    for (const uint32_t dims : {0u, 7u, 18u})
+      refused(a, rotated(a, dims, 16),
+              fmt::format("{}.rope.dimension_count is {}, expected an even number from 2 to the 16", a, dims),
+              ErrorCode::corrupt_file);
+  }
+  refused(
+      "gemma3",
+      [](GgufWriter& w) {
+        w.set_u32("gemma3.rope.dimension_count", 16);
+        w.set_u32("gemma3.rope.dimension_count_swa", 8);
+      },
+      "gemma3.rope.dimension_count_swa is 8, expected 16", ErrorCode::corrupt_file);
+}
+
+TEST(GgufConfig, TheVocabularyIsTheRowsOfTheTable) {
+  auto table = [](int64_t rows) {
+    return [rows](GgufWriter& w) {
+      w.add_tensor("token_embd.weight", formats::StorageFormat::f32, {64, rows},
+                   formats::produce_bytes(std::vector<std::byte>(static_cast<size_t>(rows) * 64 * 4)));
+    };
+  };
+  EXPECT_EQ(parse("llama", table(48)).vocab, 48);
+  for (const char* a : {"llama", "qwen3"})
+    for (const int64_t rows : {47, 49})
+      refused(a, table(rows),
+              fmt::format("{}.vocab_size is 48, expected the {} rows of token_embd.weight", a, rows),
+              ErrorCode::corrupt_file);
+  EXPECT_EQ(parse("gemma3", table(47)).vocab, 47);  // its converter cuts rows past the tokens
+  refused("gemma3", table(49), "gemma3.vocab_size is 48, expected the 49 rows", ErrorCode::corrupt_file);
+}
+
 TEST(GgufConfig, QueriesGrowWithThePositionFromTheOriginalContext) {
   auto beta = [](GgufWriter& w) { w.set_f32("mistral3.attention.temperature_scale", 0.5); };
   EXPECT_EQ(parse("mistral3", beta).query_scale_original, 256);

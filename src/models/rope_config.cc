@@ -94,7 +94,7 @@ std::string_view name(RopeKind kind) {
 }
 
 RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind, int64_t head_dim,
-                      const RopeDefaults& defaults) {
+                      const RopeDefaults& defaults, std::vector<std::string>* notes) {
   const Source source = find_source(config, layer_kind);
   RopeConfig rope;
   rope.theta = config.positive("rope_theta", defaults.theta);
@@ -112,16 +112,31 @@ RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind,
   if (defaults.theta_required && !config.has("rope_theta") &&
       !(source.parameters && source.parameters->has("rope_theta")))
     config.reject("rope_theta", "a number above 0");
-  if (partial > 1) config.reject("partial_rotary_factor", "a number of at most 1");
+  const auto reject_partial = [&](std::string_view expected) {
+    const bool inside = source.parameters && source.parameters->has("partial_rotary_factor");
+    (inside ? *source.parameters : config).reject("partial_rotary_factor", expected);
+  };
+  if (partial > 1) reject_partial("a number of at most 1");
 
   const bool proportional = type == "proportional";
+  const bool plain = !defaults.scaling_allowed || type == "default" || type == "mrope";
+  if (partial != 1 && !defaults.takes_partial && !proportional) {
+    // transformers' classes do not read it for plain rope; their tables of the other kinds are then shorter
+    // than the heads that are rotated with them, which is an error there.
+    if (!plain) reject_partial("1, because this family rotates whole heads");
+    if (notes != nullptr)
+      notes->push_back(
+          fmt::format("{}: partial_rotary_factor is {}: ignored, this family rotates whole heads",
+                      config.where(), partial));
+    partial = 1;
+  }
   rope.dims = proportional ? head_dim : static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   if (rope.dims <= 0 || rope.dims % 2 != 0)
     throw_error(ErrorCode::corrupt_file,
                 "{}: {} of {} head elements would be rotated; expected an even number above 0",
                 config.where(), rope.dims, head_dim);
   rope.max_position = static_cast<double>(config.count("max_position_embeddings", 0));
-  if (!defaults.scaling_allowed || type == "default" || type == "mrope") return rope;
+  if (plain) return rope;
 
   const ConfigFields& p = *source.parameters;
   const int64_t pairs = rope.dims / 2;

@@ -52,7 +52,8 @@ struct RopeConfig {
 // What a descriptor knows about the rope of its family.
 struct RopeDefaults {
   double theta = 10000;
-  double partial = 1;  // of head_dim
+  double partial = 1;          // of head_dim
+  bool takes_partial = false;  // partial_rotary_factor says which part of a head turns; false: whole heads do
   bool partial_required = false, theta_required = false;
   bool scaling_allowed = true;  // false: plain rope, whatever the config says
   bool phi3_names = false;      // "su" and "yarn" mean longrope; the original limit is a top-level key
@@ -62,9 +63,9 @@ struct RopeDefaults {
 // Rope of one layer kind ("full_attention", "sliding_attention") over heads of head_dim elements.
 // What a kind needs is what transformers' check of it needs (modeling_rope_utils.py); an absent original
 // limit is max_position_embeddings, as there. Throws Error{unsupported} naming an unknown type,
-// Error{corrupt_file} for missing or contradictory keys.
+// Error{corrupt_file} for missing or contradictory keys. What is ignored is added to `notes`.
 RopeConfig parse_rope(const ConfigFields& config, const std::string& layer_kind, int64_t head_dim,
-                      const RopeDefaults& defaults);
+                      const RopeDefaults& defaults, std::vector<std::string>* notes = nullptr);
 
 // What YaRN multiplies queries and keys by, with its weight k (mscale): 1 + 0.1 k ln(factor).
 double yarn_magnitude(double factor, double k);

@@ -134,13 +134,17 @@ TEST(RopeConfig, Refusals) {
                        {"rope_parameters", {{"rope_type", "default"}}}},
                       64),
               testing::HasSubstr("rope_parameters and rope_scaling"));
-  EXPECT_THAT(message({{"partial_rotary_factor", 0.1}}, 10), testing::HasSubstr("even number"));
-  RopeDefaults required;
+  RopeDefaults part;
+  part.takes_partial = true;
+  EXPECT_THAT(message({{"partial_rotary_factor", 0.1}}, 10, part), testing::HasSubstr("even number"));
+  RopeDefaults required = part;
   required.partial_required = true;
   EXPECT_THAT(message({{"rope_theta", 1e4}}, 64, required), testing::HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(message({{"rope_theta", -1}}, 64), testing::HasSubstr("rope_theta is -1"));
   EXPECT_THAT(message({{"rope_theta", 0}}, 64), testing::HasSubstr("rope_theta is 0"));
   EXPECT_THAT(message({{"partial_rotary_factor", 1.5}}, 64), testing::HasSubstr("at most 1"));
+  EXPECT_THAT(message({{"rope_parameters", {{"partial_rotary_factor", 1.5}}}}, 64),
+              testing::HasSubstr("rope_parameters: partial_rotary_factor is 1.5"));
   // Length rules that lack a part, or have one of the wrong length or sign.
   const auto scaled = [&](json scaling, json more = json::object()) {
     more["rope_scaling"] = std::move(scaling);
