@@ -88,6 +88,8 @@ void AddedTokenMatcher::split_leftmost(std::string_view text, bool parse_special
         match.end += c.length;
       }
     }
+    // White space that the token before took is not there any more: a token of nothing else is no token.
+    if (match.begin >= match.end) continue;
     if (done < match.begin) out.push_back({done, match.begin, -1});
     out.push_back({match.begin, match.end, token.id});
     done = match.end;

@@ -11,18 +11,7 @@
 namespace kvasir::tokenizer {
 namespace {
 
-constexpr size_t kDeepestSequence = 16;
 constexpr uint64_t kMostCharacters = 1'000'000'000;
-
-void check_depth(const JsonValue& json, size_t depth) {
-  if (depth > kDeepestSequence) {
-    json.fail(ErrorCode::corrupt_file, fmt::format("sequences nest deeper than {}", kDeepestSequence));
-  }
-}
-
-[[noreturn]] void unknown_type(const JsonValue& json, std::string_view what, std::string_view type) {
-  json.fail(ErrorCode::unsupported, fmt::format("{} type {} is unknown", what, printable(type)));
-}
 
 // The one character that a member holds.
 std::string one_character(const JsonValue& json) {
@@ -249,64 +238,18 @@ void decode_steps(const JsonValue& json, size_t depth, std::vector<std::unique_p
   }
 }
 
-std::vector<int32_t> post_processor(const JsonValue& json, size_t depth) {
-  check_depth(json, depth);
-  const std::string_view type = json.at("type").string();
-  if (type == "ByteLevel") return {-1};
-  if (type == "Sequence") {
-    std::vector<int32_t> frame{-1};
-    const JsonValue list = json.at("processors");
-    size_t i = 0;
-    for (auto element : list.array()) {
-      const std::vector<int32_t> outer = post_processor(list.item(element, i++), depth + 1);
-      std::vector<int32_t> both;
-      for (int32_t id : outer) {
-        if (id < 0) {
-          both.insert(both.end(), frame.begin(), frame.end());
-        } else {
-          both.push_back(id);
-        }
-      }
-      frame = std::move(both);
-      if (frame.size() > 1024) json.fail(ErrorCode::corrupt_file, "more than 1024 tokens around a text");
-    }
-    return frame;
+}  // namespace
+
+void check_depth(const JsonValue& json, size_t depth) {
+  constexpr size_t kDeepestSequence = 16;
+  if (depth > kDeepestSequence) {
+    json.fail(ErrorCode::corrupt_file, fmt::format("sequences nest deeper than {}", kDeepestSequence));
   }
-  // The ids in these come with the file, and need not be the vocabulary's.
-  const auto pair = [&](std::string_view key) {
-    const JsonValue value = json.at(key);
-    const auto array = value.array();
-    if (array.size() != 2) value.wrong("[token, id]");
-    return static_cast<int32_t>(value.item(array.at(1).value(), 1).count(INT32_MAX));
-  };
-  if (type == "BertProcessing" || type == "RobertaProcessing") return {pair("cls"), -1, pair("sep")};
-  if (type == "TemplateProcessing") {
-    const JsonValue known = json.at("special_tokens");
-    std::vector<int32_t> frame;
-    const JsonValue single = json.at("single");
-    size_t i = 0;
-    for (auto element : single.array()) {
-      const JsonValue piece = single.item(element, i++);
-      if (piece.find("Sequence")) {
-        frame.push_back(-1);
-        continue;
-      }
-      const JsonValue name = piece.at("SpecialToken").at("id");
-      simdjson::dom::element token;
-      if (known.object().at_key(name.string()).get(token)) {
-        name.fail(ErrorCode::corrupt_file,
-                  fmt::format("{} is not in special_tokens", printable(name.string())));
-      }
-      const JsonValue ids = known.member(token, name.string()).at("ids");
-      size_t k = 0;
-      for (auto id : ids.array()) frame.push_back(static_cast<int32_t>(ids.item(id, k++).count(INT32_MAX)));
-    }
-    return frame;
-  }
-  unknown_type(json, "post-processor", type);
 }
 
-}  // namespace
+void unknown_type(const JsonValue& json, std::string_view what, std::string_view type) {
+  json.fail(ErrorCode::unsupported, fmt::format("{} type {} is unknown", what, printable(type)));
+}
 
 std::unique_ptr<Normalizer> load_normalizer(const JsonValue& json) {
   return normalizer(json, 0);
@@ -325,10 +268,6 @@ std::unique_ptr<Decoder> load_decoder(const JsonValue& json) {
   std::vector<std::unique_ptr<DecodeStep>> steps;
   decode_steps(json, 0, steps);
   return std::make_unique<ChainDecoder>(std::move(steps));
-}
-
-std::vector<int32_t> load_post_processor(const JsonValue& json) {
-  return post_processor(json, 0);
 }
 
 }  // namespace kvasir::tokenizer

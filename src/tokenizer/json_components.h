@@ -23,7 +23,8 @@ bool ends_in_byte_level(const JsonValue& json);
 
 std::unique_ptr<Decoder> load_decoder(const JsonValue& json);
 
-// The ids that a post-processor puts around a text; -1 stands for the text.
-std::vector<int32_t> load_post_processor(const JsonValue& json);
+// Refuses a component inside of too many sequences, and one of a type that does not exist.
+void check_depth(const JsonValue& json, size_t depth);
+[[noreturn]] void unknown_type(const JsonValue& json, std::string_view what, std::string_view type);
 
 }  // namespace kvasir::tokenizer

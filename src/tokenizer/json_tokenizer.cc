@@ -14,6 +14,7 @@
 #include "tokenizer/json_components.h"
 #include "tokenizer/json_reader.h"
 #include "tokenizer/parts.h"
+#include "tokenizer/post_processor.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unigram.h"
 #include "tokenizer/utf8.h"
@@ -74,13 +75,8 @@ class PipelineEncoder final : public TextEncoder {
     bool first = place.first;
     if (normalizer) {
       // Where the very first character vanishes, nothing stands at the start of the text any more.
-      if (first) {
-        normalized = text.substr(0, decode_valid(text, 0).length);
-        normalizer->apply(normalized);
-        first = !normalized.empty();
-      }
       normalized = text;
-      normalizer->apply(normalized);
+      if (!normalizer->apply_keeping_start(normalized)) first = false;
       text = normalized;
     }
     if (text.size() > std::numeric_limits<int32_t>::max()) {
@@ -144,7 +140,11 @@ class Loader {
     if (pre) encoder->pre_tokenizer = load_pre_tokenizer(*pre, byte_level);
     encoder->model = load_model(model, kind, byte_level);
     load_added_tokens(root, *encoder);
-    if (const auto json = root.find("post_processor")) parts_->frame = load_post_processor(*json);
+    if (const auto json = root.find("post_processor")) {
+      Frames frames = load_post_processor(*json);
+      parts_->frame = std::move(frames.with_special);
+      parts_->plain_frame = std::move(frames.plain);
+    }
     if (const auto json = root.find("decoder")) {
       parts_->decoder = load_decoder(*json);
     } else {
@@ -396,6 +396,13 @@ class Loader {
         // The package decodes such a token to its normalized text, and asks whether that text is special.
         const std::string content = t.content;
         if (encoder.normalizer) encoder.normalizer->apply(t.content);
+        // The package would find it everywhere, cut ASCII text at each character and fail on any other.
+        if (t.content.empty()) {
+          throw_error(ErrorCode::unsupported,
+                      "{}: added token {} normalizes to nothing, so that no text can have it; give it "
+                      "\"normalized\": false",
+                      files_.name, printable(content));
+        }
         if (t.content != content) p.respelled[t.id] = t.content;
       }
       if (special_texts.contains(t.content)) p.special[static_cast<size_t>(t.id)] = true;

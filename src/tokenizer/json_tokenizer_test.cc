@@ -291,6 +291,42 @@ TEST(JsonTokenizer, Refuses) {
   EXPECT_THAT(error_of(t), HasSubstr("token id 99"));
 }
 
+// What the package (0.23.3) refuses to compile, or loads and then fails on for some or every text.
+TEST(JsonTokenizer, RefusesWhatThePackageCannotApply) {
+  const json good = small(json::array());
+  json t = good;
+  for (const char* pattern : {"[\\d-x]", "[\\w-.]", "[\\p{L}--[a-z]]", "[[:alpha:]-x]"}) {
+    t["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    EXPECT_THAT(error_of(t), HasSubstr("begins with a class")) << pattern;
+  }
+  for (const char* pattern : {"[a-\\d]", "[\\x{41}-\\p{L}]", "[a-[:alpha:]]"}) {
+    t["pre_tokenizer"]["pattern"]["Regex"] = pattern;
+    EXPECT_THAT(error_of(t), HasSubstr("ends in a class")) << pattern;
+  }
+  for (const char* pattern :
+       {"[\\d-]", "[-\\d]", "[a-b-\\d]", "[a-[b]]", "[\\s\\-x]", "[\\d-&&x]", "[+--]"}) {
+    t["pre_tokenizer"]["pattern"]["Regex"] = pattern;
+    EXPECT_EQ(error_of(t), "no error") << pattern;
+  }
+  t = small({{{"id", 10}, {"content", "\u0301"}, {"normalized", true}}}, {{"type", "StripAccents"}});
+  EXPECT_THAT(error_of(t), HasSubstr("normalizes to nothing"));
+  t["added_tokens"][0]["normalized"] = false;
+  EXPECT_EQ(error_of(t), "no error");
+  t = good;
+  const json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+             b = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  const auto one = [](json single) {
+    return json{{"type", "TemplateProcessing"},
+                {"single", single},
+                {"pair", single},
+                {"special_tokens", json::object()}};
+  };
+  t["post_processor"] = one({b});
+  EXPECT_THAT(error_of(t), HasSubstr("text B of 1, expected A"));
+  t["post_processor"] = {{"type", "Sequence"}, {"processors", {one({a, a, a}), one({a})}}};
+  EXPECT_THAT(error_of(t), HasSubstr("give it 3 texts, expected one or two"));
+}
+
 TEST(JsonTokenizer, StepBudget) {
   json t = small(json::array());
   t["pre_tokenizer"] = {

@@ -40,6 +40,21 @@ void LowercaseNormalizer::apply(std::string& text) const {
   rewrite_characters(text, [](char32_t c, std::string_view, std::string& out) { append_lowercase(out, c); });
 }
 
+// Whether it vanishes is for most the character's own matter.
+bool Normalizer::apply_keeping_start(std::string& text) const {
+  if (text.empty()) return true;
+  std::string first = text.substr(0, decode_valid(text, 0).length);
+  apply(first);
+  apply(text);
+  return !first.empty();
+}
+
+bool StripNormalizer::apply_keeping_start(std::string& text) const {
+  const bool kept = !left_ || text.empty() || !is_white_space(decode_valid(text, 0).value);
+  apply(text);
+  return kept;
+}
+
 void StripNormalizer::apply(std::string& text) const {
   size_t begin = 0, end = text.size();
   while (left_ && begin < end) {
@@ -78,20 +93,23 @@ void NmtNormalizer::apply(std::string& text) const {
   });
 }
 
-void ReplaceNormalizer::apply(std::string& text) const {
+bool ReplaceNormalizer::apply_keeping_start(std::string& text) const {
   std::string out;
   size_t done = 0;
+  bool kept = true;
   if (regex_) {
     std::vector<Regex::Match> matches;
     regex_->find_all(text, matches);
-    if (matches.empty()) return;
+    if (matches.empty()) return true;
+    kept = !content_.empty() || matches[0].begin > 0 || matches[0].end == 0;
     for (const Regex::Match& m : matches) {
       out.append(text, done, m.begin - done).append(content_);
       done = m.end;
     }
   } else {
     size_t at = text.find(literal_);
-    if (at == std::string::npos) return;
+    if (at == std::string::npos) return true;
+    kept = !content_.empty() || at > 0;
     out.reserve(text.size() + text.size() / 2);
     for (; at != std::string::npos; at = text.find(literal_, done)) {
       out.append(text, done, at - done).append(content_);
@@ -100,6 +118,7 @@ void ReplaceNormalizer::apply(std::string& text) const {
   }
   out.append(text, done);
   text.swap(out);
+  return kept;
 }
 
 void BertNormalizer::apply(std::string& text) const {

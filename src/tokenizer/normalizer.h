@@ -19,6 +19,8 @@ class Normalizer {
   virtual ~Normalizer() = default;
   // `text`: valid UTF-8, before and after.
   virtual void apply(std::string& text) const = 0;
+  // The same; false where the first character vanished, so that what now comes first began later.
+  virtual bool apply_keeping_start(std::string& text) const;
 };
 
 class NormalFormNormalizer final : public Normalizer {
@@ -40,6 +42,7 @@ class StripNormalizer final : public Normalizer {
  public:
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
   void apply(std::string& text) const override;
+  bool apply_keeping_start(std::string& text) const override;
 
  private:
   bool left_, right_;
@@ -74,7 +77,8 @@ class ReplaceNormalizer final : public Normalizer {
       : literal_(std::move(literal)), content_(std::move(content)) {}
   ReplaceNormalizer(Regex regex, std::string content)
       : regex_(std::move(regex)), content_(std::move(content)) {}
-  void apply(std::string& text) const override;
+  void apply(std::string& text) const override { apply_keeping_start(text); }
+  bool apply_keeping_start(std::string& text) const override;
 
  private:
   std::string literal_;
@@ -111,6 +115,11 @@ class SequenceNormalizer final : public Normalizer {
   explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
   void apply(std::string& text) const override {
     for (const auto& step : steps_) step->apply(text);
+  }
+  bool apply_keeping_start(std::string& text) const override {
+    bool kept = true;
+    for (const auto& step : steps_) kept &= step->apply_keeping_start(text);
+    return kept;
   }
 
  private:

@@ -49,8 +49,8 @@ struct Tokenizer::Parts {
   std::unique_ptr<TextEncoder> encoder;
   std::unique_ptr<Decoder> decoder;
 
-  // add_special: ids around the text; id -1 stands for the text.
-  std::vector<int32_t> frame{-1};
+  // Ids around the text, with add_special and without; id -1 stands for the text.
+  std::vector<int32_t> frame{-1}, plain_frame{-1};
   bool one_bos = false;                   // a text that begins with BOS itself gets no second one
   bool prefix_space = false;              // a text that begins with no special token gets a space in front
   bool drop_space_after_special = false;  // GGUF of Phi-3: white space after a special token vanishes ...

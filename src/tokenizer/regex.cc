@@ -78,7 +78,7 @@ Regex::Regex(std::string_view pattern, std::string_view where) : compiled_(std::
   const auto* begin = reinterpret_cast<const OnigUChar*>(written_out.data());
   OnigErrorInfo info;
   const int status = onig_new(&compiled_->regex, begin, begin + written_out.size(), ONIG_OPTION_NONE,
-                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_RUBY, &info);
+                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
   if (status != ONIG_NORMAL) {
     compiled_->regex = nullptr;
     OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN];

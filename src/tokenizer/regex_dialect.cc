@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "tokenizer/named_sets.h"
@@ -114,93 +115,254 @@ std::optional<std::string> posix(std::string_view name) {
   return std::nullopt;
 }
 
+// What the options around a place in a pattern say of classes: (?i), (?x), and (?W), (?D), (?S), (?P), which
+// make \w and \b, \d, \s, and all of these and the POSIX classes ASCII's.
+struct Options {
+  bool ignore_case = false, extended = false;
+  bool ascii_words = false, ascii_digits = false, ascii_spaces = false, ascii_posix = false;
+};
+
+// The options that a group which begins at `i` sets, "(?ix-W:" or "(?i)", if it is such a group.
+std::optional<Options> options_at(std::string_view pattern, size_t i, Options options, size_t& end) {
+  if (pattern.substr(i, 2) != "(?") return std::nullopt;
+  bool on = true;
+  for (end = i + 2; end < pattern.size(); ++end) {
+    switch (pattern[end]) {
+      case '-':
+        on = false;
+        break;
+      case 'i':
+        options.ignore_case = on;
+        break;
+      case 'x':
+        options.extended = on;
+        break;
+      case 'W':
+        options.ascii_words = on;
+        break;
+      case 'D':
+        options.ascii_digits = on;
+        break;
+      case 'S':
+        options.ascii_spaces = on;
+        break;
+      case 'P':
+        options.ascii_posix = options.ascii_words = options.ascii_digits = options.ascii_spaces = on;
+        break;
+      case ':':
+      case ')':
+        return options;
+      case 'y':  // y{g}
+        end = pattern.find('}', end);
+        if (end == pattern.npos) return std::nullopt;
+        break;
+      default:
+        if (!std::isalpha(static_cast<unsigned char>(pattern[end]))) return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+bool is_posix_name(std::string_view name) {
+  static constexpr std::array<std::string_view, 13> kNames = {"alnum", "alpha", "blank", "cntrl", "digit",
+                                                              "graph", "lower", "print", "punct", "space",
+                                                              "upper", "word",  "xdigit"};
+  std::string plain;
+  for (char c : name) plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::find(kNames.begin(), kNames.end(), plain) != kNames.end();
+}
+
+// Rewrites one pattern, left to right.
+class Rewriter {
+ public:
+  Rewriter(std::string_view pattern, std::string_view where) : pattern_(pattern), where_(where) {}
+
+  std::string run() {
+    while (i_ < pattern_.size()) {
+      const char c = pattern_[i_];
+      if (c == '\\' && i_ + 1 < pattern_.size()) {
+        escape();
+      } else if (brackets_.empty()) {
+        outside(c);
+      } else {
+        inside(c);
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // What stands before a place within [...]: a "-" there is an operator, a member, or refused.
+  enum class Before { nothing, value, range, all_of_a_range, named_class };
+
+  const Options& options() const { return scopes_.back(); }
+
+  void append(const std::string& text) {
+    out_ += text;
+    if (out_.size() > kLongest) {
+      throw_error(ErrorCode::unsupported, "{}: pattern {} names too many character classes", where_,
+                  printable(pattern_));
+    }
+  }
+
+  void copy(size_t end) {
+    end = std::min(end, pattern_.size());
+    out_ += pattern_.substr(i_, end - i_);
+    i_ = end;
+  }
+
+  // Classes that stand alone are not folded by (?i); those within [...] are.
+  void put(const std::string& ranges, bool negative) {
+    const std::string set = (negative ? "[^" : "[") + ranges + "]";
+    append(brackets_.empty() && options().ignore_case ? "(?-i:" + set + ")" : set);
+  }
+
+  // The package's Oniguruma refuses classes as ends of ranges; written out as sets they would be members.
+  void enter_class() {
+    if (brackets_.empty()) return;
+    if (brackets_.back() == Before::range) refuse_range("ends in a class");
+    brackets_.back() = Before::named_class;
+  }
+
+  [[noreturn]] void refuse_range(std::string_view what) const {
+    throw_error(ErrorCode::corrupt_file,
+                "{}: pattern {} is invalid: the range at byte {} {}; write \\- for the character", where_,
+                printable(pattern_), i_, what);
+  }
+
+  void escape() {
+    const char kind = pattern_[i_ + 1];
+    const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(kind)));
+    if (lower == 's' || lower == 'd' || lower == 'w') {
+      enter_class();
+      const bool ascii = lower == 's'   ? options().ascii_spaces
+                         : lower == 'd' ? options().ascii_digits
+                                        : options().ascii_words;
+      if (ascii) return copy(i_ + 2);
+      std::string ranges = ranges_of(lower == 's' ? kWhiteSpace : lower == 'd' ? bit(Category::Nd) : kWord);
+      if (lower == 'w' && brackets_.empty()) ranges += kWordNumbers;
+      put(ranges, kind != lower);
+      i_ += 2;
+    } else if (lower == 'b' && brackets_.empty() && !options().ascii_words) {
+      // Where a character of \w begins or ends; \B where none does.
+      const std::string word = "[" + ranges_of(kWord) + std::string(kWordNumbers) + "]";
+      const std::string_view after = kind == 'b' ? "?!" : "?=", before = kind == 'b' ? "?=" : "?!";
+      append(fmt::format("(?{3}:(?<={0})({1}{0})|(?<!{0})({2}{0}))", word, after, before,
+                         options().ignore_case ? "-i" : ""));
+      i_ += 2;
+    } else if (lower == 'p' && pattern_.substr(i_ + 2, 1) == "{" && pattern_.find('}', i_) != pattern_.npos) {
+      enter_class();
+      const size_t close = pattern_.find('}', i_);
+      std::string_view name = pattern_.substr(i_ + 3, close - i_ - 3);
+      bool negative = kind == 'P';
+      if (name.starts_with('^')) {
+        negative = !negative;
+        name.remove_prefix(1);
+      }
+      auto ranges =
+          options().ascii_posix && is_posix_name(name) ? std::optional<std::string>() : property(name);
+      if (!ranges) return copy(close + 1);
+      if (*ranges == ranges_of(kWord) && brackets_.empty()) *ranges += kWordNumbers;
+      put(*ranges, negative);
+      i_ = close + 1;
+    } else {
+      if (lower == 'h')
+        enter_class();
+      else if (!brackets_.empty())
+        enter_value();
+      const bool braces = kind == 'x' && pattern_.substr(i_ + 2, 1) == "{";
+      copy(braces ? std::min(pattern_.find('}', i_), pattern_.size() - 1) + 1 : i_ + 2);
+    }
+  }
+
+  void outside(char c) {
+    size_t end = 0;
+    if (c == '[') {
+      open_bracket();
+    } else if (c == '(' && pattern_.substr(i_, 3) == "(?#") {
+      copy(std::min(pattern_.find(')', i_), pattern_.size() - 1) + 1);
+    } else if (c == '(') {
+      const auto set = options_at(pattern_, i_, options(), end);
+      if (!set) {
+        scopes_.push_back(options());
+        return copy(i_ + 1);
+      }
+      if (pattern_[end] == ':')
+        scopes_.push_back(*set);
+      else
+        scopes_.back() = *set;  // up to the end of the group around it
+      copy(end + 1);
+    } else if (c == ')') {
+      if (scopes_.size() > 1) scopes_.pop_back();
+      copy(i_ + 1);
+    } else if (c == '#' && options().extended) {
+      copy(std::min(pattern_.find('\n', i_), pattern_.size() - 1) + 1);
+    } else {
+      copy(i_ + 1);
+    }
+  }
+
+  void open_bracket() {
+    brackets_.push_back(Before::nothing);
+    copy(i_ + 1);
+    if (pattern_.substr(i_, 1) == "^") copy(i_ + 1);
+    // A bracket that opens with its own end has it as a member.
+    if (pattern_.substr(i_, 1) == "]") {
+      enter_value();
+      copy(i_ + 1);
+    }
+  }
+
+  void inside(char c) {
+    if (c == '[' && pattern_.substr(i_, 2) == "[:" && pattern_.find(":]", i_ + 2) != pattern_.npos) {
+      const size_t close = pattern_.find(":]", i_ + 2);
+      std::string_view name = pattern_.substr(i_ + 2, close - i_ - 2);
+      const bool negative = name.starts_with('^');
+      if (negative) name.remove_prefix(1);
+      if (is_posix_name(name)) enter_class();
+      const auto ranges = options().ascii_posix ? std::nullopt : posix(name);
+      if (!ranges) return copy(close + 2);
+      put(*ranges, negative);
+      i_ = close + 2;
+    } else if (c == '[') {
+      brackets_.back() = Before::nothing;
+      open_bracket();
+    } else if (c == ']') {
+      brackets_.pop_back();
+      if (!brackets_.empty()) brackets_.back() = Before::nothing;
+      copy(i_ + 1);
+    } else if (pattern_.substr(i_, 2) == "&&") {
+      brackets_.back() = Before::nothing;
+      copy(i_ + 2);
+    } else if (c == '-') {
+      const bool last = pattern_.substr(i_ + 1, 1) == "]" || pattern_.substr(i_ + 1, 2) == "&&";
+      if (brackets_.back() == Before::named_class && !last) refuse_range("begins with a class");
+      if (brackets_.back() == Before::value && !last)
+        brackets_.back() = Before::range;
+      else
+        enter_value();
+      copy(i_ + 1);
+    } else {
+      enter_value();
+      copy(i_ + 1);
+    }
+  }
+
+  void enter_value() {
+    brackets_.back() = brackets_.back() == Before::range ? Before::all_of_a_range : Before::value;
+  }
+
+  std::string_view pattern_, where_;
+  size_t i_ = 0;
+  std::string out_;
+  std::vector<Options> scopes_{1};  // of the groups around the place
+  std::vector<Before> brackets_;    // of the [...] around it
+};
+
 }  // namespace
 
 std::string with_unicode_16_classes(std::string_view pattern, std::string_view where) {
-  std::string out;
-  size_t depth = 0;  // of [...]
-  const auto append = [&](const std::string& text) {
-    out += text;
-    if (out.size() > kLongest) {
-      throw_error(ErrorCode::unsupported, "{}: pattern {} names too many character classes", where,
-                  printable(pattern));
-    }
-  };
-  const auto put = [&](const std::string& ranges, bool negative) {
-    append((negative ? "[^" : "[") + ranges + "]");
-  };
-  for (size_t i = 0; i < pattern.size();) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char kind = pattern[i + 1];
-      const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(kind)));
-      if (lower == 's' || lower == 'd' || lower == 'w') {
-        std::string ranges = ranges_of(lower == 's' ? kWhiteSpace : lower == 'd' ? bit(Category::Nd) : kWord);
-        if (lower == 'w' && depth == 0) ranges += kWordNumbers;
-        put(ranges, kind != lower);
-        i += 2;
-        continue;
-      }
-      if (lower == 'b' && depth == 0) {
-        // Where a character of \w begins or ends; \B where none does.
-        const std::string word = "[" + ranges_of(kWord) + std::string(kWordNumbers) + "]";
-        const std::string_view after = kind == 'b' ? "?!" : "?=", before = kind == 'b' ? "?=" : "?!";
-        append(fmt::format("(?:(?<={0})({1}{0})|(?<!{0})({2}{0}))", word, after, before));
-        i += 2;
-        continue;
-      }
-      const size_t close = lower == 'p' && i + 2 < pattern.size() && pattern[i + 2] == '{'
-                               ? pattern.find('}', i)
-                               : pattern.npos;
-      if (close != pattern.npos) {
-        std::string_view name = pattern.substr(i + 3, close - i - 3);
-        bool negative = kind == 'P';
-        if (name.starts_with('^')) {
-          negative = !negative;
-          name.remove_prefix(1);
-        }
-        if (auto ranges = property(name)) {
-          if (*ranges == ranges_of(kWord) && depth == 0) *ranges += kWordNumbers;
-          put(*ranges, negative);
-        } else {
-          out += pattern.substr(i, close + 1 - i);
-        }
-        i = close + 1;
-        continue;
-      }
-      out += pattern.substr(i, 2);
-      i += 2;
-      continue;
-    }
-    if (c == '[' && depth > 0 && pattern.substr(i, 2) == "[:") {
-      const size_t close = pattern.find(":]", i + 2);
-      if (close != pattern.npos) {
-        std::string_view name = pattern.substr(i + 2, close - i - 2);
-        const bool negative = name.starts_with('^');
-        if (negative) name.remove_prefix(1);
-        if (const auto ranges = posix(name)) {
-          put(*ranges, negative);
-        } else {
-          out += pattern.substr(i, close + 2 - i);
-        }
-        i = close + 2;
-        continue;
-      }
-    }
-    if (c == '[') {
-      ++depth;
-      out += c;
-      ++i;
-      if (i < pattern.size() && pattern[i] == '^') out += pattern[i++];
-      // A bracket that opens with its own end has it as a member.
-      if (i < pattern.size() && pattern[i] == ']') out += pattern[i++];
-      continue;
-    }
-    if (c == ']' && depth > 0) --depth;
-    out += c;
-    ++i;
-  }
-  return out;
+  return Rewriter(pattern, where).run();
 }
 
 }  // namespace kvasir::tokenizer

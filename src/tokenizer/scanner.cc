@@ -495,6 +495,7 @@ std::string_view pattern_of(Scan pattern) {
 }
 
 std::optional<Scan> scanner_for(std::string_view regex) {
+  if (regex.empty()) return std::nullopt;
   if (regex == listed_letters_pattern()) return Scan::deepseek_llm_letters;
   for (const Named& n : kNamed) {
     if (n.pattern == regex) return n.scan;

@@ -86,16 +86,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
     }
   };
   const bool own_bos = p.one_bos && p.bos && !fragments.empty() && fragments[0].id == *p.bos;
-  if (options.add_special) {
-    for (size_t i = 0; i < p.frame.size(); ++i) {
-      if (p.frame[i] < 0) {
-        encode_text();
-      } else if (!(i == 0 && own_bos && p.frame[i] == *p.bos)) {
-        ids.push_back(p.frame[i]);
-      }
+  const std::vector<int32_t>& frame = options.add_special ? p.frame : p.plain_frame;
+  for (size_t i = 0; i < frame.size(); ++i) {
+    if (frame[i] < 0) {
+      encode_text();
+    } else if (!(i == 0 && own_bos && frame[i] == *p.bos)) {
+      ids.push_back(frame[i]);
     }
-  } else {
-    encode_text();
   }
   parts_->give_back(std::move(workspace));
   return ids;
@@ -178,7 +175,7 @@ bool Tokenizer::is_eog(int32_t id) const {
   return std::binary_search(parts_->eog.begin(), parts_->eog.end(), id);
 }
 bool Tokenizer::adds_bos() const {
-  return parts_->bos && parts_->frame.front() == *parts_->bos;
+  return parts_->bos && !parts_->frame.empty() && parts_->frame.front() == *parts_->bos;
 }
 std::span<const std::string> Tokenizer::warnings() const {
   return parts_->warnings;

@@ -32,6 +32,13 @@ OTHER_PATTERNS = {
     "folding": r"(?i:straße|k|ſ)+|\A.|.\z",
 }
 
+# What only the package's own syntax has, how (?i) and (?W) treat classes, and the pattern that matches nothing everywhere.
+SYNTAX_PATTERNS = {
+    "any": r"\O|\N", "no_newline": r"\N+", "fold_upper": r"(?i)\p{Lu}+", "fold_lower": r"(?i)\p{Ll}+|\P{L}|[\p{Lu}]", "fold_scope": r"(?i:\p{Lu}\w)|\p{Ll}+|(?-i)x",
+    "ascii_words": r"(?W:\w)+|\w", "ascii_digits": r"(?D:\d)|\d+", "ascii_spaces": r"(?S:\s)+|(?S)\S+\s", "ascii_posix": r"(?P:[[:alpha:]]+)|(?P:\p{Alpha}\b)|\b.",
+    "segments": r"(?y{g}).", "empty": "", "hyphens": r"[\w-]+|[a-b-\d]", "comments": "(?x) [a-z]+ # [ letters\n | (?#[) \\d",
+}
+
 ADDED = [
     {"content": "<s>", "special": True, "normalized": False}, {"content": "</s>", "special": True, "normalized": False},
     {"content": "<|user|>", "special": True, "normalized": False, "rstrip": True},
@@ -149,8 +156,8 @@ def bert(**on):
     return {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True, **on}
 
 
-def template(before, after):
-    pieces = ([{"SpecialToken": {"id": t, "type_id": 0}} for t in before] + [{"Sequence": {"id": "A", "type_id": 0}}]
+def template(before, after, texts=1):
+    pieces = ([{"SpecialToken": {"id": t, "type_id": 0}} for t in before] + [{"Sequence": {"id": "A", "type_id": 0}}] * texts
               + [{"SpecialToken": {"id": t, "type_id": 0}} for t in after])
     return {"type": "TemplateProcessing", "single": pieces, "pair": pieces + [{"Sequence": {"id": "B", "type_id": 1}}],
             "special_tokens": {t: {"id": t, "ids": [7 + i, 3], "tokens": [t, t]} for i, t in enumerate(before + after)}}
@@ -175,6 +182,8 @@ def make_cases():
     for name, pattern in OTHER_PATTERNS.items():
         for i, behavior in enumerate(("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")):
             cases[f"regex_{name}_{behavior}"] = case("bytes", pre=sequence(split(pattern, behavior, i % 2 == 0), byte_level(regex=False)), decoder=bytes_decoder)
+    for name, pattern in SYNTAX_PATTERNS.items():
+        cases[f"syntax_{name}"] = case("bytes", pre=sequence(split(pattern), byte_level(regex=False)), decoder=bytes_decoder)
     cases["fallback_llama"] = case("fallback", normalizer=spm_normalizer, decoder=spm_decoder, post=template(["<s>"], []))
     cases["fallback_gemma"] = case("fallback", normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, pre=split(" ", "MergedWithPrevious", kind="String"),
                                    decoder=sequence({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, kind="decoders"))
@@ -209,6 +218,23 @@ def make_cases():
                       "fixed": {"type": "FixedLength", "length": 3}, "bert_pre": {"type": "BertPreTokenizer"}, "whitespace": {"type": "Whitespace"}}.items():
         cases[f"pre_{name}"] = case("bytes", pre=sequence(pre, byte_level(regex=False)), decoder=bytes_decoder)
     cases["replace_regex"] = case("bytes", normalizer={"type": "Replace", "pattern": {"Regex": r"\s+|(?<=x)y*"}, "content": " $1"}, pre=byte_level(), decoder=bytes_decoder)
+    # Templates without the text, with it twice, and several, of which the second sees the pieces of the first.
+    posts = {"none": template(["<s>"], [], texts=0), "twice": template(["<s>"], ["</s>"], texts=2),
+             "pair": sequence(template(["<s>"], []), template(["a"], ["b"]), kind="processors"),
+             "bert": sequence(template(["<s>"], ["</s>"]), bert_post, kind="processors"),
+             "roberta": sequence(template(["<s>"], ["</s>"]), {"type": "RobertaProcessing", "sep": ["x", 5], "cls": ["y", 6], "trim_offsets": True, "add_prefix_space": False},
+                                 bert_post, kind="processors")}
+    for name, post in posts.items():
+        cases[f"post_{name}"] = case("bytes", pre=byte_level(), post=post, decoder=bytes_decoder)
+    for name, normalizer in {"right": {"type": "Strip", "strip_left": False, "strip_right": True}, "left": {"type": "Strip", "strip_left": True, "strip_right": False},
+                             "removed": sequence({"type": "Replace", "pattern": {"String": "th"}, "content": ""}, {"type": "Replace", "pattern": {"Regex": r"^\s+(?=\S)"}, "content": ""},
+                                                 kind="normalizers")}.items():
+        cases[f"first_{name}"] = case("fallback", normalizer=normalizer, pre=metaspace("first"), decoder=metaspace("first"), added=[])
+    # White space that two tokens would take.
+    space = {"special": False, "normalized": False}
+    cases["added_spaces"] = case("bytes", pre=byte_level(), decoder=bytes_decoder,
+                                 added=[{"content": " ", "lstrip": True, "rstrip": True, **space}, {"content": "  ", "single_word": True, "rstrip": True, **space},
+                                        {"content": "\n", "lstrip": True, "rstrip": True, **space}, {"content": "e", "rstrip": True, **space}])
     cases["no_added"] = case("fallback", pre=metaspace(), decoder=metaspace(), added=[])
     return cases
 
