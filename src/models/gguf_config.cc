@@ -300,6 +300,21 @@ std::vector<XieluScalars> xielu_scalars(const GgufFile& file, int64_t layers) {
   return out;
 }
 
+// The vocabulary is the table's rows. Gemma 3's converter cuts rows past the tokens and may leave the
+// configuration's size as it was (models-qwen-llama-universal.md 7.3); of other files one of the two is
+// wrong.
+void check_vocabulary(const GgufFile& file, const Metadata& m, ModelConfig& config) {
+  const formats::GgufTensor* embed = file.find_tensor("token_embd.weight");
+  if (embed == nullptr) return;  // said where it is needed
+  const int64_t rows = embed->ne[1];
+  if (rows > 0 && rows < config.vocab && config.model_type == "gemma3_text") config.vocab = rows;
+  if (rows == config.vocab) return;
+  const std::string size =
+      m.count("vocab_size") ? m.key("vocab_size") : "the number of tokenizer.ggml.tokens";
+  throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected the {} rows of token_embd.weight", file.path(),
+              size, config.vocab, rows);
+}
+
 }  // namespace
 
 std::span<const GgufArchitecture> gguf_architectures() {
@@ -381,6 +396,7 @@ ModelConfig parse_gguf_config(const GgufFile& file) {
   if (config.tie == TieRule::always && has("output.weight")) config.tie = TieRule::never;
   if (config.tie == TieRule::never && !has("output.weight")) config.tie = TieRule::always;
 
+  check_vocabulary(file, m, config);
   config.eos_ids.clear();
   for (const char* key :
        {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})

@@ -157,6 +157,23 @@ TEST(GgufConfig, RotatedElements) {
       "gemma3.rope.dimension_count_swa is 8, expected 16", ErrorCode::corrupt_file);
 }
 
+TEST(GgufConfig, TheVocabularyIsTheRowsOfTheTable) {
+  auto table = [](int64_t rows) {
+    return [rows](GgufWriter& w) {
+      w.add_tensor("token_embd.weight", formats::StorageFormat::f32, {64, rows},
+                   formats::produce_bytes(std::vector<std::byte>(static_cast<size_t>(rows) * 64 * 4)));
+    };
+  };
+  EXPECT_EQ(parse("llama", table(48)).vocab, 48);
+  for (const char* a : {"llama", "qwen3"})
+    for (const int64_t rows : {47, 49})
+      refused(a, table(rows),
+              fmt::format("{}.vocab_size is 48, expected the {} rows of token_embd.weight", a, rows),
+              ErrorCode::corrupt_file);
+  EXPECT_EQ(parse("gemma3", table(47)).vocab, 47);  // its converter cuts rows past the tokens
+  refused("gemma3", table(49), "gemma3.vocab_size is 48, expected the 49 rows", ErrorCode::corrupt_file);
+}
+
 TEST(GgufConfig, QueriesGrowWithThePositionFromTheOriginalContext) {
   auto beta = [](GgufWriter& w) { w.set_f32("mistral3.attention.temperature_scale", 0.5); };
   EXPECT_EQ(parse("mistral3", beta).query_scale_original, 256);

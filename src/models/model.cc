@@ -51,11 +51,6 @@ Opened open_model(const std::filesystem::path& path, const LoadOptions& options)
   checkpoint.read_headers();
   if (config.other_names && checkpoint.find(config.other_names->embed + ".weight") != nullptr)
     config.names = *config.other_names;
-  if (config.gguf) {
-    // Rows of the table past the vocabulary are cut, or the vocabulary is what the table has.
-    const formats::TensorEntry& embed = checkpoint.tensor(config.names.embed + ".weight");
-    if (embed.rows() < config.vocab) config.vocab = embed.rows();
-  }
   return {std::move(checkpoint), std::move(config), std::move(record), std::move(resolved),
           implementation.id};
 }
