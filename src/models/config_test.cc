@@ -59,10 +59,10 @@ TEST(Config, LayerKinds) {
                    {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "sliding_attention"}}});
   EXPECT_FALSE(parse_config(listed, nullptr, "c").layer[0].window.has_value());
   // mistral: every layer slides when the window is not null.
-  EXPECT_EQ(parse_config(synth_config("mistral", "tiny"), nullptr, "c").layer[0].window, 8);
-  EXPECT_FALSE(parse_config(synth_config("mistral", "tiny", {{"sliding_window", nullptr}}), nullptr, "c")
-                   .layer[0]
-                   .window);
+  EXPECT_EQ(
+      parse_config(synth_config("mistral", "tiny", {{"sliding_window", 8}}), nullptr, "c").layer[0].window,
+      8);
+  EXPECT_FALSE(parse_config(synth_config("mistral", "tiny"), nullptr, "c").layer[0].window);
   // NoPE layers.
   const ModelConfig smol = parse_config(synth_config("smollm3", "tiny"), nullptr, "c");
   EXPECT_EQ(smol.layer[3].rope, -1);

@@ -1,5 +1,6 @@
 // Every family against its publisher's implementation (tools/oracles/tiny_families.py), and against itself in
 // other chunks, team sizes, batches and storage.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/error.h"
 #include "base/test_folder.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
@@ -131,7 +133,8 @@ TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
     change.update({{"num_hidden_layers", 4}, {"vocab_size", 48}});
     configs.push_back(synth_config(family, "tiny", change));
   };
-  std::set<std::string_view> families = {"olmo3"};  // one architecture with olmo2
+  // Those that share an architecture with another.
+  std::set<std::string_view> families = {"internlm3", "mistral", "olmo3"};
   for (const GgufArchitecture& architecture : gguf_architectures()) families.insert(architecture.model_type);
   families.erase("phi3");  // its factors are tensors: below
   for (const std::string_view family : families) add(family);
@@ -159,6 +162,29 @@ TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
       for (float v : row) scale = std::max(scale, static_cast<double>(std::abs(v)));
     EXPECT_LE(largest_difference(a, b), 1e-5 * scale) << family;
   }
+}
+
+TEST(Families, WhatNoGgufArchitectureHoldsIsRefused) {
+  const TestFolder folder("models");
+  auto message = [&](std::string_view family, const json& change) -> std::string {
+    try {
+      synthesize(synth_config(family, "tiny", change), synth_format("gguf-f32"), 1, folder.path() / "m.gguf");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      return error.what();
+    }
+    return "written";
+  };
+  EXPECT_EQ(message("mistral", json::object()), "written");
+  EXPECT_EQ(message("iquestcoder", json::object()), "written");
+  EXPECT_THAT(
+      message("mistral", {{"sliding_window", 8}}),
+      testing::HasSubstr("architecture llama, which has no sliding windows, and sliding_window is 8"));
+  const json slides(4, "sliding_attention");
+  EXPECT_THAT(message("llama", {{"sliding_window", 8}, {"layer_types", slides}}),
+              testing::HasSubstr("llama"));
+  for (const char* family : {"glm", "helium", "lille-130m", "mimo", "nanochat", "plamo", "telechat3"})
+    EXPECT_THAT(message(family, json::object()), testing::HasSubstr("has no GGUF architecture")) << family;
 }
 
 // Names of the layout from before the family had a class in transformers.

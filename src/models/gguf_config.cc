@@ -321,6 +321,16 @@ std::span<const GgufArchitecture> gguf_architectures() {
   return kArchitectures;
 }
 
+const GgufArchitecture* gguf_architecture_of(std::string_view model_type) {
+  // Families that share another's.
+  for (const auto& [family, row] : {std::pair<std::string_view, std::string_view>{"internlm3", "llama"},
+                                    {"mistral", "llama"},
+                                    {"olmo3", "olmo2"}})
+    if (model_type == family) model_type = row;
+  const auto* found = std::ranges::find(kArchitectures, model_type, &GgufArchitecture::model_type);
+  return found == kArchitectures.end() ? nullptr : found;
+}
+
 ModelConfig as_gguf(ModelConfig config, bool permuted_qk) {
   config.gguf = true;
   config.permuted_qk = permuted_qk;

@@ -18,6 +18,8 @@ struct GgufArchitecture {
 };
 
 std::span<const GgufArchitecture> gguf_architectures();
+// The one under which the format's converter stores a family; null when there is none.
+const GgufArchitecture* gguf_architecture_of(std::string_view model_type);
 
 // The record of the same model as its converter would store it: GGUF's names, gains with the one added, fused
 // projections as they are in the file.

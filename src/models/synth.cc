@@ -361,13 +361,17 @@ void synthesize_gguf(const json& config, const SynthFormat& format, uint64_t see
                      const std::filesystem::path& out) {
   const ModelConfig m = parse_config(config, nullptr, "synthetic configuration");
   check_size(m, format, out);
-  const auto architectures = gguf_architectures();
-  const auto architecture =
-      std::find_if(architectures.begin(), architectures.end(), [&](const GgufArchitecture& a) {
-        return a.model_type == m.model_type || (a.name == "olmo2" && m.model_type == "olmo3");
-      });
-  if (architecture == architectures.end())
+  const GgufArchitecture* architecture = gguf_architecture_of(m.model_type);
+  if (architecture == nullptr)
     throw_error(ErrorCode::unsupported, "{} has no GGUF architecture; choose safetensors", m.model_type);
+  // Readers of this architecture know of no windows, and would attend to everything.
+  for (const LayerConfig& layer : m.layer)
+    if (layer.window && architecture->name == "llama")
+      throw_error(
+          ErrorCode::unsupported,
+          "{} is stored as GGUF's architecture llama, which has no sliding windows, and sliding_window is "
+          "{}; set it to null, or choose safetensors",
+          m.model_type, *layer.window);
   const bool untied = m.tie != TieRule::always;
   const ModelConfig g = as_gguf(m, architecture->permuted_qk);
   const std::vector<TensorRequest> theirs = requests_of(m, untied), ours = requests_of(g, untied);

@@ -29,7 +29,8 @@ constexpr Size kSizes[] = {
 // What a family's configuration has beside, or instead of, the common fields.
 json family_fields(std::string_view family, const Size& s) {
   const int64_t pairs = s.head_dim / 2;
-  if (family == "mistral") return {{"sliding_window", s.window}, {"head_dim", s.head_dim}};
+  // Windows were the first version's only; null says so in those that are published since.
+  if (family == "mistral") return {{"sliding_window", nullptr}, {"head_dim", s.head_dim}};
   if (family == "smollm3") return {{"no_rope_layer_interval", 4}};
   if (family == "qwen3") return {{"head_dim", s.head_dim}};
   if (family == "qwen3_moe")

@@ -185,6 +185,10 @@ def main(folder):
     expect_exit(2, "synth", path("plain"), "--format", "gguf-q4_0", contains=".gguf")
     expect_exit(2, "synth", path("s.gguf"), "--format", "f32", contains="folder")
     expect_exit(2, "synth", path("z"), "--set", "hiden_size=32", contains="did you mean hidden_size?")
+    check(run("synth", path("mistral.gguf"), "--family", "mistral").returncode == 0, "a mistral is a llama in GGUF")
+    check("llama" in json.loads(run("inspect", path("mistral.gguf"), "--json").stdout)["model_type"], "... and is read as one")
+    os.remove(path("mistral.gguf"))
+    expect_exit(3, "synth", path("mistral.gguf"), "--family", "mistral", "--set", "sliding_window=8", contains="no sliding windows")
     for out in ("wide", "wide.gguf"):
         expect_exit(4, "synth", path(out), "--set", "hidden_size=2147483640", "--set", "head_dim=16", preexec_fn=little_memory)
         check(not os.path.exists(path(out)), "... and nothing is there")
