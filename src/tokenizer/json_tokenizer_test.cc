@@ -321,9 +321,9 @@ TEST(JsonTokenizer, RefusesWhatThePackageCannotApply) {
                 {"pair", single},
                 {"special_tokens", json::object()}};
   };
-  t["post_processor"] = one({b});
+  t["post_processor"] = one(json::array({b}));
   EXPECT_THAT(error_of(t), HasSubstr("text B of 1, expected A"));
-  t["post_processor"] = {{"type", "Sequence"}, {"processors", {one({a, a, a}), one({a})}}};
+  t["post_processor"] = {{"type", "Sequence"}, {"processors", {one({a, a, a}), one(json::array({a}))}}};
   EXPECT_THAT(error_of(t), HasSubstr("give it 3 texts, expected one or two"));
 }
 
