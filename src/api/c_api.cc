@@ -222,10 +222,7 @@ int64_t kvasir_detokenize(kvasir_model* model, const int32_t* ids, size_t count,
     require(model != nullptr, "model");
     require(ids != nullptr || count == 0, "ids");
     const tokenizer::Tokenizer& tokenizer = model->text->tokenizer();
-    for (size_t i = 0; i < count; ++i)
-      if (!tokenizer.exists(ids[i]))
-        throw_error(ErrorCode::invalid_input, "ids: entry {} is {}, and the vocabulary has {} tokens", i,
-                    ids[i], tokenizer.vocab_size());
+    tokenizer.check_ids({ids, count}, "ids");
     const std::string all = tokenizer.decode({ids, count});
     if (text != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), text);
     length = static_cast<int64_t>(all.size());

@@ -51,10 +51,7 @@ int tokenize(const TokenizeFlags& flags) {
 int detokenize(const std::string& model, const std::string& ids_file, bool keep_special, bool json) {
   const std::vector<int32_t> ids = read_token_file(ids_file);
   const engine::TextSide side = open_text(resolve_model(model));
-  for (size_t i = 0; i < ids.size(); ++i)
-    if (!side.tokenizer->exists(ids[i]))
-      throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens",
-                  printable(ids_file), i, ids[i], side.tokenizer->vocab_size());
+  side.tokenizer->check_ids(ids, ids_file);
   const std::string text = side.tokenizer->decode(ids, {.skip_special = !keep_special});
   if (json)
     print_json({{"text", text}});

@@ -153,6 +153,12 @@ int32_t Tokenizer::vocab_size() const {
 bool Tokenizer::exists(int32_t id) const {
   return parts_->added.has(id) || parts_->vocabulary.has(id);
 }
+void Tokenizer::check_ids(std::span<const int32_t> ids, std::string_view what) const {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (!exists(ids[i]))
+      throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens",
+                  printable(what), i, ids[i], vocab_size());
+}
 bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < parts_->size && parts_->special[static_cast<size_t>(id)];
 }

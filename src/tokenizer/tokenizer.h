@@ -67,6 +67,8 @@ class Tokenizer {
   // Ids are in [0, vocab_size()); some may not exist.
   int32_t vocab_size() const;
   bool exists(int32_t id) const;
+  // Throws Error{invalid_input} naming `what` and the first of `ids` that does not exist.
+  void check_ids(std::span<const int32_t> ids, std::string_view what) const;
   bool is_special(int32_t id) const;
 
   std::optional<int32_t> bos_id() const;
