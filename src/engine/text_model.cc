@@ -22,12 +22,11 @@ std::string read_optional(const std::optional<std::filesystem::path>& path, size
   return path ? read_file(*path, limit) : std::string();
 }
 
-// Of one of the checkpoint's own files; an absent one says nothing.
-Json read_object(const std::optional<std::filesystem::path>& path) {
-  if (!path) return Json::object();
-  Json json = parse_ordered_json(read_file(*path, kSmallFile), path->string(), ErrorCode::corrupt_file);
+// The text of one of the checkpoint's own files.
+Json parse_object(const std::string& text, const std::filesystem::path& path) {
+  Json json = parse_ordered_json(text, path.string(), ErrorCode::corrupt_file);
   if (!json.is_object())
-    throw_error(ErrorCode::corrupt_file, "{}: expected a JSON object, got {}", printable(path->string()),
+    throw_error(ErrorCode::corrupt_file, "{}: expected a JSON object, got {}", printable(path.string()),
                 json.type_name());
   return json;
 }
@@ -86,11 +85,13 @@ TextSide from_files(const formats::AuxiliaryFiles& files, const std::filesystem:
   text.config_json = config_json;
   text.name = files.tokenizer_json->string();
   side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::Tokenizer::from_files(text));
-  auto templates = std::make_shared<chat::ChatTemplates>(
-      chat::ChatTemplates::from_tokenizer_config(read_object(files.tokenizer_config)));
+  auto templates = std::make_shared<chat::ChatTemplates>();
+  if (files.tokenizer_config)
+    *templates = chat::ChatTemplates::from_tokenizer_config(parse_object(config, *files.tokenizer_config));
   if (files.chat_template_json) {
+    const std::filesystem::path& path = *files.chat_template_json;
     const chat::ChatTemplates processor =
-        chat::ChatTemplates::from_processor_file(read_object(files.chat_template_json));
+        chat::ChatTemplates::from_processor_file(parse_object(read_file(path, kSmallFile), path));
     for (const auto& [name, source] : processor.sources()) templates->add(name, source);
   }
   if (files.chat_template_jinja) templates->add("default", read_file(*files.chat_template_jinja, kSmallFile));
