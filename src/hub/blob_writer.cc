@@ -84,14 +84,7 @@ void BlobWriter::take_up_pieces() {
 }
 
 uint64_t BlobWriter::ahead() const {
-  uint64_t bytes = 0, end = written_;
-  for (const auto& [begin, piece] : pieces_) {
-    const uint64_t piece_end = begin + piece.size;
-    if (piece_end <= end) continue;
-    bytes += piece_end - std::max(begin, end);
-    end = piece_end;
-  }
-  return bytes;
+  return bytes_beyond(written_, pieces_, [](const Piece& piece) { return piece.size; });
 }
 
 BlobWriter::Gap BlobWriter::gap(uint64_t at) const {

@@ -108,14 +108,8 @@ fs::path HubCache::incomplete(std::string_view repo, std::string_view digest) co
 
 uint64_t HubCache::incomplete_bytes(std::string_view repo, std::string_view digest) const {
   const fs::path prefix = incomplete(repo, digest);
-  uint64_t end = size_of(prefix), bytes = end;
-  for (const auto& [begin, path] : pieces_beside(prefix)) {
-    const uint64_t piece_end = begin + size_of(path);
-    if (piece_end <= end) continue;
-    bytes += piece_end - std::max(begin, end);
-    end = piece_end;
-  }
-  return bytes;
+  const uint64_t end = size_of(prefix);
+  return end + bytes_beyond(end, pieces_beside(prefix), size_of);
 }
 
 void HubCache::remove_incomplete(std::string_view repo, std::string_view digest) const {

@@ -10,6 +10,7 @@
 // that was asked for is there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -80,6 +81,20 @@ class HubCache {
 // Runs of bytes that were fetched ahead of those before them, beside `partial` ("<digest>.incomplete"), by
 // their first byte.
 std::map<uint64_t, std::filesystem::path> pieces_beside(const std::filesystem::path& partial);
+
+// Bytes of runs that lie beyond `end`, each counted once. `runs`: by their first byte; `size` of what is
+// there.
+template <typename Runs, typename Size>
+uint64_t bytes_beyond(uint64_t end, const Runs& runs, const Size& size) {
+  uint64_t bytes = 0;
+  for (const auto& [begin, run] : runs) {
+    const uint64_t run_end = begin + size(run);
+    if (run_end <= end) continue;
+    bytes += run_end - std::max(begin, end);
+    end = run_end;
+  }
+  return bytes;
+}
 
 // Folder and its parents; throws Error naming it when it cannot be made.
 void make_folder(const std::filesystem::path& folder);
