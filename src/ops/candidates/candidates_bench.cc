@@ -5,9 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include "base/error.h"
-#include "ops/linear/linear.h"
-#include "ops/matmul/matmul_op.h"
-#include "ops/matmul/random_weight.h"
+#include "ops/linear/bench_input.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
@@ -31,20 +29,11 @@ BENCHMARK(largest)
 void head(benchmark::State& state) {
   const int64_t tokens = state.range(0), vocab = 49152, hidden = 576;
   const IsaLevel isa = best_isa_level();
-  const RandomWeight source(formats::StorageFormat::q8_0, vocab, hidden, 1);
-  const size_t bytes = PackedMatrix::packed_bytes(source.source());
-  Arena arena(bytes, nullptr, MemoryCategory::weights);
-  ThreadTeam team(1);
-  const PackedMatrix weight = PackedMatrix::pack(source.source(), {arena.allocate(bytes), bytes}, team);
+  const BenchWeight weight(formats::StorageFormat::q8_0, vocab, hidden);
   const TestMatrix x = TestMatrix::random(tokens, hidden, 1);
   TestProgram program({&x}, [&](program::ProgramBuilder& b, auto& in) {
-    LinearInput input;
-    input.x = in[0];
-    input.prepared[ActivationMode::int8] = prepare_activations(b, in[0], ActivationMode::int8, isa);
-    LinearPart part;
-    part.weight = &weight;
-    part.mode = ActivationMode::int8;
-    const program::ValueId logits = linear(b, "logits", input, {part}, std::nullopt, isa);
+    const program::ValueId logits =
+        linear(b, "logits", int8_input(b, in[0], isa), {int8_part(weight.matrix)}, std::nullopt, isa);
     b.output("logits", logits);
     const program::ValueId best = candidates(b, logits, isa);
     b.output("candidates", best);
@@ -53,7 +42,7 @@ void head(benchmark::State& state) {
   });
   program.step().candidates = 1;
   for (auto _ : state) program.run();
-  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(weight.stored_bytes()));
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(weight.matrix.stored_bytes()));
 }
 BENCHMARK(head)->ArgName("rows")->Arg(1)->Arg(16);
 

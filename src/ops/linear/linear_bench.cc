@@ -4,38 +4,20 @@
 
 #include <benchmark/benchmark.h>
 
-#include "ops/matmul/matmul_op.h"
-#include "ops/matmul/random_weight.h"
+#include "ops/linear/bench_input.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
 namespace {
 
-struct Weight {
-  Weight(int64_t rows, int64_t cols) {
-    const RandomWeight source(formats::StorageFormat::q4_0, rows, cols, 1);
-    const size_t bytes = PackedMatrix::packed_bytes(source.source());
-    arena = Arena(bytes, nullptr, MemoryCategory::weights);
-    ThreadTeam team(1);
-    matrix = PackedMatrix::pack(source.source(), {arena.allocate(bytes), bytes}, team);
-  }
-  Arena arena;
-  PackedMatrix matrix;
-};
-
 void run(benchmark::State& state, int64_t out, bool residual) {
   const int64_t tokens = state.range(0), hidden = 2048;
-  const Weight weight(out, hidden);
+  const BenchWeight weight(formats::StorageFormat::q4_0, out, hidden);
   const TestMatrix x = TestMatrix::random(tokens, hidden, 1), y = TestMatrix::random(tokens, out, 2);
   const IsaLevel isa = best_isa_level();
   TestProgram program({&x, &y}, [&](auto& b, auto& in) {
-    LinearInput input;
-    input.x = in[0];
-    input.prepared[ActivationMode::int8] = prepare_activations(b, in[0], ActivationMode::int8, isa);
-    LinearPart part;
-    part.weight = &weight.matrix;
-    part.mode = ActivationMode::int8;
-    return linear(b, "y", input, {part}, residual ? std::optional(in[1]) : std::nullopt, isa);
+    return linear(b, "y", int8_input(b, in[0], isa), {int8_part(weight.matrix)},
+                  residual ? std::optional(in[1]) : std::nullopt, isa);
   });
   for (auto _ : state) program.run();
   state.SetItemsProcessed(state.iterations() * tokens);

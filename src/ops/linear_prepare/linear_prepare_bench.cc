@@ -3,8 +3,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "ops/linear/linear.h"
-#include "ops/matmul/matmul_op.h"
+#include "ops/linear/bench_input.h"
 #include "ops/matmul/random_weight.h"
 #include "ops/op_test_program.h"
 
@@ -24,15 +23,10 @@ void run(benchmark::State& state, bool fuse) {
   const TestMatrix x = TestMatrix::random(tokens, hidden, 1);
   const IsaLevel isa = best_isa_level();
   TestProgram program({&x}, [&](auto& b, auto& in) {
-    LinearInput input;
-    input.x = in[0];
-    input.prepared[ActivationMode::int8] = prepare_activations(b, in[0], ActivationMode::int8, isa);
-    LinearPart part;
-    part.weight = &weight;
-    part.mode = ActivationMode::int8;
+    LinearPart part = int8_part(weight);
     part.epilogue = Epilogue::swiglu;
-    const auto y =
-        prepare_activations(b, linear(b, "y", input, {part}, std::nullopt, isa), ActivationMode::int8, isa);
+    const auto y = prepare_activations(
+        b, linear(b, "y", int8_input(b, in[0], isa), {part}, std::nullopt, isa), ActivationMode::int8, isa);
     b.output("rounded", y);
     if (fuse) fuse_linear_prepare(b);
     return y;
