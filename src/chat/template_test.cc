@@ -4,44 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 
 #include "chat/messages.h"
+#include "chat/test_conversations.h"
 
 namespace kvasir::chat {
 namespace {
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
-}
-
-std::string fnv(std::string_view text) {
-  uint64_t hash = 0xCBF29CE484222325ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-  return fmt::format("{:016x}", hash);
-}
-
-RenderRequest request(const Json& messages, const Json& options) {
-  RenderRequest out;
-  out.messages = messages;
-  for (const auto& [key, value] : options.items()) {
-    if (key == "add_generation_prompt")
-      out.add_generation_prompt = value.get<bool>();
-    else if (key == "tools")
-      out.tools = value;
-    else if (key == "documents")
-      out.documents = value;
-    else
-      out.variables[key] = value;
-  }
-  out.now = 1735787045;
-  return out;
-}
 
 RenderRequest simple(const Json& messages, bool generation = true) {
   RenderRequest out;
@@ -57,29 +27,25 @@ constexpr const char* kChatml =
 
 // tests/data/chat/renders.jsonl, written by tools/oracles/chat_template_renders.py.
 TEST(ChatTemplate, FamiliesRenderAsInTransformers) {
-  setenv("TZ", "UTC", 1);
-  tzset();
-  const std::filesystem::path folder = std::filesystem::path(KVASIR_TEST_DATA) / "chat";
-  const Json data = Json::parse(read(folder / "conversations.json"));
-  SpecialTokens tokens;
-  for (const auto& [name, text] : data["tokens"].items()) tokens.emplace_back(name, text.get<std::string>());
+  const std::filesystem::path folder = chat_test_data();
+  const TestConversations tried = TestConversations::load();
   std::map<std::string, ChatTemplate> templates;
-  std::ifstream goldens(folder / "renders.jsonl");
+  std::istringstream goldens(read_test_file(folder / "renders.jsonl"));
   std::string line;
   size_t rendered = 0, refused = 0;
   while (std::getline(goldens, line)) {
     const Json row = Json::parse(line);
     const auto name = row[0].get<std::string>();
     if (!templates.contains(name))
-      templates.emplace(name, ChatTemplate::parse(read(folder / "templates" / (name + ".jinja")), name));
+      templates.emplace(name,
+                        ChatTemplate::parse(read_test_file(folder / "templates" / (name + ".jinja")), name));
     const auto conversation = row[1].get<std::string>();
-    const RenderRequest r =
-        request(data["conversations"][conversation], data["options"][row[2].get<size_t>()]);
+    const RenderRequest r = tried.request(conversation, row[2].get<size_t>());
     const std::string where = fmt::format("{} {} {}", name, conversation, row[2].get<int>());
     std::string text;
     bool failed = false;
     try {
-      text = templates.at(name).render(r, tokens);
+      text = templates.at(name).render(r, tried.tokens);
     } catch (const TemplateError& error) {
       failed = true;
       if (row[3] != "error") ADD_FAILURE() << where << ": " << error.what();

@@ -1,4 +1,5 @@
 """Conversations that chat templates are tried with: turns, tools, tool results, reasoning, odd content."""
+import json
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.\nNow, not later.",
            "parameters": {"type": "object", "properties": {
@@ -12,6 +13,9 @@ SEARCH = {"type": "function", "function": {"name": "search", "description": "Sea
               "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["query", "filters"]},
           "return": {"type": "string"}}}
 NO_ARGUMENTS = {"type": "function", "function": {"name": "now", "description": "The time", "parameters": {"type": "object", "properties": {}}}}
+# One type and a description everywhere: what some publishers' templates take for granted.
+PLAIN = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.", "parameters": {"type": "object", "properties": {
+         "city": {"type": "string", "description": "Name of the city"}, "days": {"type": "integer", "description": "How many"}}, "required": ["city"]}}}
 
 TOOLS = [WEATHER, SEARCH]
 
@@ -71,6 +75,7 @@ OPTIONS = [
     {"add_generation_prompt": True, "tools": TOOLS},
     {"add_generation_prompt": False, "tools": [WEATHER, SEARCH, NO_ARGUMENTS], "enable_thinking": False},
     {"add_generation_prompt": True, "enable_thinking": True, "reasoning_effort": "high", "documents": [{"title": "T", "text": "Body"}]},
+    {"add_generation_prompt": True, "tools": [PLAIN], "functions": json.dumps([PLAIN]), "datetime": "Thursday"},
 ]
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}

@@ -4,6 +4,7 @@ Used by the scripts beside it. `render(template, variables)` returns ("r", text)
 """
 import copy
 import datetime as real_datetime
+import functools
 
 import jinja2
 import transformers.utils.chat_template_utils as utils
@@ -21,6 +22,7 @@ class FixedDatetime(real_datetime.datetime):
 utils.datetime = FixedDatetime
 
 
+@functools.lru_cache(maxsize=1)  # one template, many conversations
 def compile_template(template):
     return utils._compile_jinja_template.__wrapped__(template)
 
