@@ -16,7 +16,7 @@ help:
 	@echo "make run [PROMPT='...'] [MODEL=smollm2|gemma3-270m|PATH]   build, fetch the starter model, chat (or answer PROMPT)"
 	@echo "make test      build and run every test"
 	@echo "make build     build only (PRESET=release|debug|asan|tsan)"
-	@echo "make models    fetch the starter models into models/"
+	@echo "make models    fetch the starter models, and the vocabularies and chat templates that tests use, into models/"
 	@echo "make bench     op and end-to-end benchmarks, as fractions of this machine's limits"
 	@echo "make lint      clang-format and clang-tidy"
 	@echo "make fuzz      every fuzzer for a short fixed number of runs"
@@ -44,6 +44,7 @@ models: build/release/build.ninja
 	@$(KVASIR) get smollm2 --if-missing
 	@$(KVASIR) get gemma3-270m --if-missing
 	@python3 tools/oracles/real_vocabularies.py $(KVASIR_MODELS)/tokenizers --if-missing
+	@python3 tools/oracles/real_templates.py $(KVASIR_MODELS)/templates --if-missing
 
 test: build models
 	ctest --preset $(PRESET) -j $(JOBS)
