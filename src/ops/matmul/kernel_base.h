@@ -28,8 +28,9 @@ inline constexpr int kRowBlock = 72;
 // The same for int8: more rows share one unpacking of a chunk, and their sums may spill into the second
 // level.
 inline constexpr int kInt8RowBlock = 128;
-// Up to this many rows codes go straight from the packed panel to the dot products.
-inline constexpr int kFewRows = 8;
+// Up to this many rows codes go straight from the packed panel to the dot products, a panel at a time
+// (kFewRows16: with two scales a block).
+inline constexpr int kFewRows = 7, kFewRows16 = 8;
 // Packed bytes that are read once are requested ahead of the block at work: far ahead into the second-level
 // cache (memory's latency times a core's share of its bandwidth, and some), again shortly before into the
 // first. Both together read at the speed of a bare load loop; one of them alone at 80 to 87% of it.
@@ -42,6 +43,8 @@ KVASIR_INLINE void request(const uint8_t* p) {
 // chunks ahead as fit this, so that codes request codes and scales request scales and no line is left out or
 // asked for twice.
 inline constexpr size_t kOneAhead = 8500;
+// The same for more rows, whose chunks take longer.
+inline constexpr size_t kNextAhead = 4400;
 KVASIR_INLINE void request_chunk(const uint8_t* p, size_t bytes) {
   for (size_t line = 0; line < bytes; line += 64) request(p + line);
 }

@@ -73,17 +73,25 @@ KVASIR_INLINE Floats add_block(Floats acc, Ints dot0, Ints dot1, Floats scale0, 
 // they do not come in bursts.
 struct Ahead {
   const uint8_t* at[2];
-  const uint8_t* end;  // of at[0]
-  int lines;
+  ptrdiff_t nearer[2];  // from there to lines that are requested again, into the first-level cache
+  bool one_request;     // not so: at once into the first-level cache
+  int left = 0;
+  int lines = 0;
 
   KVASIR_INLINE void request_some() {
-    if (at[0] >= end) return;
-    for (int i = 0; i < lines; ++i) {
-      request(at[0] + 64 * i);
-      request(at[1] + 64 * i);
-    }
-    at[0] += 64 * lines;
-    at[1] += 64 * lines;
+    const int count = left < lines ? left : lines;
+    for (int i = 0; i < count; ++i)
+      for (int p = 0; p < 2; ++p) {
+        if (one_request) {
+          __builtin_prefetch(at[p] + 64 * i, 0, 3);
+        } else {
+          __builtin_prefetch(at[p] + 64 * i, 0, 2);
+          __builtin_prefetch(at[p] + 64 * i + nearer[p], 0, 3);
+        }
+      }
+    at[0] += 64 * count;
+    at[1] += 64 * count;
+    left -= count;
   }
 };
 
@@ -92,6 +100,38 @@ KVASIR_INLINE void start_sums(Ints (&dot)[P][R], const Start& start) {
   for (int r = 0; r < R; ++r) {
     const Ints first = start(r);
     for (int p = 0; p < P; ++p) dot[p][r] = first;
+  }
+}
+// Quads q and q + 4 of block b of a chunk: with kBits = 0 from its unpacked codes, else from its packed
+// lines, taken apart in registers (and looked up in kTable).
+template <int q, int kBits, Table kTable>
+KVASIR_INLINE void load_pair(const CodeChunk& w, const uint8_t* packed, Bytes table, int b, Bytes& low,
+                             Bytes& high) {
+  if constexpr (kBits == 0) {
+    low = load(w.codes[8 * b + q]);
+    high = load(w.codes[8 * b + q + 4]);
+  } else {
+    block_pair<kBits, q>(packed + 64 * kBits * static_cast<ptrdiff_t>(b), low, high);
+    if constexpr (kTable != Table::none) {
+      low = look_up(table, low);
+      high = look_up(table, high);
+    }
+  }
+}
+
+// Adds the products of quads q and q + 4 of block b. They come in pairs because a packed line of 4-bit codes
+// holds both.
+template <int q, int kBits, Table kTable, int R, int P, bool kWide>
+KVASIR_INLINE void add_pair(Ints (&dot)[P][R], const CodeChunk* w, const uint8_t* const* packed, Bytes table,
+                            int b, const uint8_t* const (&rows)[R]) {
+  Bytes low[P], high[P];
+  for (int p = 0; p < P; ++p) load_pair<q, kBits, kTable>(w[p], packed[p], table, b, low[p], high[p]);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const uint8_t* codes = rows[r] + kBlockCols * b + 4 * q;
+    const Quad first = load_quad(codes), second = load_quad(codes + 16);
+    for (int p = 0; p < P; ++p) dot[p][r] = dot4<kWide>(dot[p][r], low[p], first);
+    for (int p = 0; p < P; ++p) dot[p][r] = dot4<kWide>(dot[p][r], high[p], second);
   }
 }
 // Adds the products of kCount quads, beginning at quad `quad` of the chunks and column `col` of the rows.
@@ -109,31 +149,35 @@ KVASIR_INLINE void add_quads(Ints (&dot)[P][R], const CodeChunk* w, int quad, co
   }
 }
 
-// Unpacked chunks of P panels. kSub: columns under one weight scale, 16 or 32. `offset` is subtracted from
-// every code. acc: [P][acc_rows][16]. The float sums stay in the first-level cache, where a block loads and
+// A chunk of P panels: its scales in w, its codes there too, or with kBits (32 columns a scale only) packed
+// at packed[p]. kSub: columns under one weight scale, 16 or 32. `offset` is subtracted from every code. acc:
+// [P][acc_rows][16]. The float sums stay in the first-level cache, where a block loads and
 // stores them once: registers hold nothing but the integer sums, so that more of them are in flight than the
 // dot product's latency asks for.
-template <int R, int P, int kSub, bool kMinima, bool kWide>
-static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offset, float* acc, int acc_rows,
-                      Ahead& ahead) {
+template <int R, int P, int kSub, bool kMinima, bool kWide, int kBits, Table kTable>
+static void int8_tile(const CodeChunk* w, const uint8_t* const* packed, int blocks, const Int8Row& x,
+                      int offset, float* acc, int acc_rows, Ahead& ahead) {
   constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
   RowFacts<R, kSub, kMinima, kOffset> facts;
   facts.gather(x, offset);
   const uint8_t* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
+  const Bytes table = look_up_table<kTable>();
   for (int b = 0; b < blocks; ++b) {
     ahead.request_some();
     Ints dot[P][R];
     if constexpr (kSub == 32) {
       start_sums<R, P>(dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][b]) : set1(0); });
-      add_quads<8, R, P, kWide>(dot, w, 8 * b, rows, kBlockCols * b);
-#pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) {
-        const Floats scale = load(w[p].scale[b]);
+      add_pair<0, kBits, kTable, R, P, kWide>(dot, w, packed, table, b, rows);
+      add_pair<1, kBits, kTable, R, P, kWide>(dot, w, packed, table, b, rows);
+      add_pair<2, kBits, kTable, R, P, kWide>(dot, w, packed, table, b, rows);
+      add_pair<3, kBits, kTable, R, P, kWide>(dot, w, packed, table, b, rows);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
+        const Floats row_scale = set1(facts.scale[r][b]);
+        for (int p = 0; p < P; ++p) {
           float* at = acc + 16 * (p * acc_rows + r);
-          Floats sum = fma(mul(to_float(dot[p][r]), set1(facts.scale[r][b])), scale, load(at));
+          Floats sum = fma(mul(to_float(dot[p][r]), row_scale), load(w[p].scale[b]), load(at));
           if constexpr (kMinima) sum = fma(set1(facts.sum[r][b]), load(w[p].minimum[b]), sum);
           store(at, sum);
         }
@@ -150,13 +194,13 @@ static void int8_tile(const CodeChunk* w, int blocks, const Int8Row& x, int offs
       start_sums<R, P>(
           dot, [&](int r) { return kOffset ? set1(facts.start[kOffset ? r : 0][2 * b + 1]) : set1(0); });
       add_quads<4, R, P, kWide>(dot, w, 8 * b + 4, rows, kBlockCols * b + 16);
-#pragma GCC unroll 2
-      for (int p = 0; p < P; ++p) {
-        const Floats scale = load(w[p].scale[2 * b + 1]);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
+        const Floats row_scale = set1(facts.scale[r][b]);
+        for (int p = 0; p < P; ++p) {
           float* at = acc + 16 * (p * acc_rows + r);
-          Floats sum = fma(fma(to_float(dot[p][r]), scale, part[p][r]), set1(facts.scale[r][b]), load(at));
+          Floats sum =
+              fma(fma(to_float(dot[p][r]), load(w[p].scale[2 * b + 1]), part[p][r]), row_scale, load(at));
           if constexpr (kMinima) {
             sum = fma(set1(facts.sum[r][2 * b]), load(w[p].minimum[2 * b]), sum);
             sum = fma(set1(facts.sum[r][2 * b + 1]), load(w[p].minimum[2 * b + 1]), sum);

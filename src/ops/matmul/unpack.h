@@ -39,6 +39,25 @@ KVASIR_INLINE Bytes one_bit(Bytes plane) {
   return bit_and(shift_plane<q - to>(plane), set1_byte(1 << to));
 }
 
+// Quads q and q + 4 of one block.
+template <int bits, int q>
+KVASIR_INLINE void block_pair(const uint8_t* p, Bytes& low, Bytes& high) {
+  static_assert(q < 4 && (bits == 4 || bits == 5 || bits == 8));
+  if constexpr (bits == 8) {
+    low = load(p + 64 * q);
+    high = load(p + 64 * (q + 4));
+  } else {
+    const Bytes both = load(p + 64 * q);
+    low = bit_and(both, set1_byte(15));
+    high = bit_and(shift_plane<4>(both), set1_byte(15));
+    if constexpr (bits == 5) {
+      const Bytes plane = load(p + 256);
+      low = bit_or(low, one_bit<q, 4>(plane));
+      high = bit_or(high, one_bit<q + 4, 4>(plane));
+    }
+  }
+}
+
 // The eight quads of one block of `bits`-bit planes.
 template <int bits>
 KVASIR_INLINE void block_quads(const uint8_t* p, Bytes (&quads)[8]) {
