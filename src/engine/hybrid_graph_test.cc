@@ -237,7 +237,7 @@ class Hybrid {
   std::vector<float> draft(const kv::DonorView& view, const std::vector<int32_t>& ids) {
     const std::vector<int32_t> positions(ids.size(), view.offset()), row_of(ids.size(), 0),
         first = {0, static_cast<int32_t>(ids.size())};
-    const std::vector<program::KeyRange> keys(ids.size(), program::KeyRange{view.first(), view.offset()});
+    const std::vector<program::KeyRange> keys(ids.size(), program::KeyRange{view.start(), view.end()});
     const kv::RowPages pages = view.pages();
     program::StepState state;
     state.tokens = static_cast<int32_t>(ids.size());

@@ -125,19 +125,32 @@ class Sequence {
   std::unique_ptr<Row> row_;
 };
 
-// Pages of one group of one sequence, held beyond the sequence's own life (kv-cache.md 9). starts are 0: the
-// page table is absolute, and keys outside [first, end) are not stored (except sinks).
+// Pages of one group of one sequence, read-only, for a drafter that attends the target's keys and values
+// (kv-cache.md 9). It shows the tokens that were committed when it was taken, and goes on to show them, byte
+// for byte, while the owner appends, truncates, converts or is destroyed: a page that the view holds is
+// copied before anyone writes into it. It must not outlive the cache.
+//
+// Positions are absolute, those of the page table: position p lies in pages().pages[p / page_tokens].
 class DonorView {
  public:
-  DonorView() = default;
+  DonorView() = default;  // empty: no pages, all numbers 0
   DonorView(DonorView&& other) noexcept;
   DonorView& operator=(DonorView&& other) noexcept;
-  ~DonorView();
+  ~DonorView();  // returns the references; pages that nobody else holds are free
 
   RowPages pages() const;
-  int32_t first() const { return first_; }    // first stored position
-  int32_t offset() const { return offset_; }  // end of the keys; the default position of a drafter's query
-  int32_t width() const { return offset_ - first_; }
+  // Committed tokens; the default position of a drafter's query.
+  int32_t offset() const { return offset_; }
+  // The keys that may be attended are [start, end), and the sinks of the group's geometry. Without a window
+  // start is 0; with a window of W it is offset - W, or 0, and one more while the owner has taken its last
+  // token back (W tokens stay stored, of which the next query needs W - 1).
+  int32_t start() const { return start_; }
+  int32_t end() const { return offset_; }
+  int32_t width() const { return offset_ - start_; }
+  // What the numbers are that attention reads: of plain keys (values) their own type, of codes that of their
+  // scales. Of the tokens that the view shows: a row that converts later changes no view.
+  Dtype key_dtype() const;
+  Dtype value_dtype() const;
 
  private:
   friend class Sequence;
@@ -146,7 +159,7 @@ class DonorView {
   const PageLayout* layout_ = nullptr;
   std::vector<std::byte*> pages_;
   std::vector<PageId> ids_;
-  int32_t first_ = 0;
+  int32_t start_ = 0;
   int32_t offset_ = 0;
 };
 

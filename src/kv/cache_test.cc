@@ -362,9 +362,9 @@ TEST(KvCache, DonorViewsOutliveWhatHappensToTheRow) {
   append(f.cache, a, counting(0, 10));
   const auto before = a.sequence.bytes(0, 0, 10);
   DonorView full = a.sequence.donate(0), window = a.sequence.donate(1);
-  EXPECT_EQ(full.first(), 0);
+  EXPECT_EQ(full.start(), 0);
   EXPECT_EQ(full.width(), 10);
-  EXPECT_EQ(window.first(), 4);
+  EXPECT_EQ(window.start(), 4);
   EXPECT_EQ(window.offset(), 10);
   append(f.cache, a, counting(10, 2));
   append(f.cache, a, counting(12, 9));
@@ -381,6 +381,99 @@ TEST(KvCache, DonorViewsOutliveWhatHappensToTheRow) {
   window = DonorView();
   other.sequence = {};
   EXPECT_EQ(f.cache.used_bytes(), 0u);
+}
+
+// What [start, end) of a view must hold, from the tokens alone.
+std::vector<std::byte> expected_bytes(const DonorView& view, std::span<const int32_t> tokens, size_t group) {
+  std::vector<std::byte> out;
+  for (int32_t p = view.start(); p < view.end(); ++p) {
+    const auto token = testing::token_bytes(testing::prefix_hash(tokens, static_cast<size_t>(p)), group,
+                                            *view.pages().layout);
+    out.insert(out.end(), token.begin(), token.end());
+  }
+  return out;
+}
+std::vector<std::byte> shown_bytes(const DonorView& view) {
+  const RowPages pages = view.pages();
+  const int32_t page = pages.layout->geometry().page_tokens;
+  const size_t size = pages.layout->token_bytes();
+  std::vector<std::byte> out(static_cast<size_t>(view.width()) * size);
+  for (int32_t p = view.start(); p < view.end(); ++p)
+    pages.layout->export_tokens(pages.pages[p / page], p % page, 1,
+                                std::span(out).subspan(static_cast<size_t>(p - view.start()) * size, size));
+  return out;
+}
+
+// Pages of 4, a window of 6. Group 0 sees everything and is encoded, group 1 has the window and is plain.
+TEST(KvCache, DonorViewsSayWhichKeysMayBeAttended) {
+  Fixture f({.page = 4, .window = 6, .encoded_full = true});
+  TestRow a = f.row();
+  struct Kept {
+    DonorView view;
+    size_t group;
+    std::vector<int32_t> tokens;
+    int32_t start, end;
+  };
+  std::vector<Kept> kept;
+  const auto take = [&](size_t group, int32_t start, int32_t end) {
+    kept.push_back({a.sequence.donate(group), group, a.tokens, start, end});
+  };
+  const auto check = [&](const char* when) {
+    for (const Kept& k : kept) {
+      SCOPED_TRACE(fmt::format("{}: group {} at {}", when, k.group, k.end));
+      EXPECT_EQ(k.view.offset(), k.end);
+      EXPECT_EQ(k.view.start(), k.start);
+      EXPECT_EQ(k.view.end(), k.end);
+      EXPECT_EQ(k.view.width(), k.end - k.start);
+      EXPECT_EQ(k.view.key_dtype(), k.group == 0 ? Dtype::f16 : Dtype::f32);
+      EXPECT_EQ(k.view.value_dtype(), k.group == 0 ? Dtype::f16 : Dtype::f32);
+      EXPECT_EQ(shown_bytes(k.view), expected_bytes(k.view, k.tokens, k.group));
+    }
+  };
+  append(f.cache, a, counting(0, 4));
+  take(0, 0, 4);
+  take(1, 0, 4);
+  append(f.cache, a, counting(4, 6));
+  take(0, 0, 10);
+  take(1, 4, 10);
+  check("appended");
+  a.sequence.truncate(9);
+  a.tokens.resize(9);
+  take(0, 0, 9);
+  take(1, 4, 9);  // token 3 is gone; a query at 9 would not see it
+  append(f.cache, a, counting(50, 1));
+  take(0, 0, 10);
+  take(1, 4, 10);
+  check("truncated");
+  a.sequence.begin_round();  // nothing is evicted, but a query at 15 sees no more than the window
+  append(f.cache, a, counting(60, 5));
+  take(0, 0, 15);
+  take(1, 9, 15);
+  a.sequence.rollback_round();
+  a.tokens.resize(10);
+  append(f.cache, a, counting(70, 13));
+  take(0, 0, 23);
+  take(1, 17, 23);
+  check("a round was rolled back");
+  a.sequence.truncate(0);
+  a.tokens.clear();
+  append(f.cache, a, counting(80, 20));
+  check("emptied and filled again");
+  a.sequence = {};
+  check("the row is gone");
+  TestRow other = f.row();
+  append(f.cache, other, counting(900, 30));
+  check("its free pages are in use");
+  other.sequence = {};
+  DonorView moved = std::move(kept.back().view);
+  EXPECT_EQ(kept.back().view.width(), 0);
+  EXPECT_EQ(moved.start(), 17);
+  kept.clear();
+  EXPECT_EQ(f.cache.pool(0, true).used_pages(), 0u);
+  EXPECT_GT(f.cache.used_bytes(), 0u);
+  moved = {};
+  EXPECT_EQ(f.cache.used_bytes(), 0u);
+  EXPECT_EQ(moved.offset(), 0);
 }
 
 TEST(KvCache, ARowMayDieInsideAStep) {

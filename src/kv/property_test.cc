@@ -76,10 +76,10 @@ void run_program(uint32_t seed) {
     const RowPages pages = view.pages();
     const int32_t page = pages.layout->geometry().page_tokens;
     std::vector<std::byte> bytes(static_cast<size_t>(view.width()) * pages.layout->token_bytes());
-    for (int32_t p = view.first(); p < view.offset(); ++p)
+    for (int32_t p = view.start(); p < view.offset(); ++p)
       pages.layout->export_tokens(
           pages.pages[p / page], p % page, 1,
-          std::span(bytes).subspan(static_cast<size_t>(p - view.first()) * pages.layout->token_bytes(),
+          std::span(bytes).subspan(static_cast<size_t>(p - view.start()) * pages.layout->token_bytes(),
                                    pages.layout->token_bytes()));
     return bytes;
   };

@@ -316,8 +316,10 @@ DonorView Sequence::donate(size_t group) const {
   view.layout_ = &row.cache->layout(group, row.encoded);
   view.ids_ = row.groups[group].ids;
   view.pages_ = row.groups[group].pages;
-  view.first_ = row.groups[group].evicted_below;
   view.offset_ = row.offset;
+  // An open round keeps more than the window.
+  const auto& window = row.cache->shape().groups[group].geometry.window;
+  view.start_ = std::max(row.groups[group].evicted_below, window ? row.offset - *window : 0);
   for (PageId id : view.ids_)
     if (id != kNoPage) view.pool_->retain(id);
   return view;
@@ -334,8 +336,8 @@ DonorView& DonorView::operator=(DonorView&& other) noexcept {
     layout_ = other.layout_;
     pages_ = std::move(other.pages_);
     ids_ = std::move(other.ids_);
-    first_ = other.first_;
-    offset_ = other.offset_;
+    start_ = std::exchange(other.start_, 0);
+    offset_ = std::exchange(other.offset_, 0);
   }
   return *this;
 }
@@ -351,6 +353,29 @@ void DonorView::release() {
   pool_ = nullptr;
   ids_.clear();
   pages_.clear();
+  start_ = offset_ = 0;
+}
+
+namespace {
+Dtype attended_dtype(const PlaneCodec& codec) {
+  switch (codec.kind) {
+    case PlaneCodec::Kind::plain:
+      return codec.plain;
+    case PlaneCodec::Kind::affine:
+      return codec.scale_dtype;
+    default:
+      return Dtype::f16;
+  }
+}
+}  // namespace
+
+Dtype DonorView::key_dtype() const {
+  KVASIR_CHECK(layout_ != nullptr);
+  return attended_dtype(layout_->geometry().codec.k);
+}
+Dtype DonorView::value_dtype() const {
+  KVASIR_CHECK(layout_ != nullptr);
+  return attended_dtype(layout_->geometry().codec.v);
 }
 
 RowPages DonorView::pages() const {
