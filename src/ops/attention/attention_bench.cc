@@ -3,6 +3,7 @@
 // team (default 2).
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -44,31 +45,42 @@ double arithmetic_peak(ThreadTeam& team, IsaLevel isa) {
 struct Shape {
   int heads, kv_heads, dim;
 };
-CodecPair codec_of(int index) {
-  const PlaneCodec bf16{PlaneCodec::Kind::plain, Dtype::bf16}, f32{PlaneCodec::Kind::plain, Dtype::f32};
-  const auto affine = [](int bits) { return PlaneCodec{PlaneCodec::Kind::affine, Dtype::bf16, bits, 64}; };
-  const auto turbo = [](int bits) { return PlaneCodec{PlaneCodec::Kind::turbo_key, Dtype::bf16, bits, 32}; };
-  const auto rot = [](int bits) { return PlaneCodec{PlaneCodec::Kind::rotated, Dtype::bf16, bits, 32}; };
-  const PlaneCodec q8_0{PlaneCodec::Kind::q_0, Dtype::bf16, 8, 32},
-      rot_q8_0{PlaneCodec::Kind::rotated_q_0, Dtype::bf16, 8, 32};
-  const CodecPair pairs[] = {{bf16, bf16},           {f32, f32},
-                             {affine(8), affine(8)}, {affine(6), affine(6)},
-                             {affine(5), affine(5)}, {affine(4), affine(4)},
-                             {affine(3), affine(3)}, {affine(2), affine(2)},
-                             {turbo(8), rot(3)},     {rot(5), rot(5)},
-                             {rot(4), rot(4)},       {rot(8), rot(8)},
-                             {q8_0, q8_0},           {rot_q8_0, rot_q8_0}};
-  return pairs[index];
+struct NamedCodec {
+  std::string name;
+  CodecPair codec;
+};
+// By the names of --kv.
+const std::vector<NamedCodec>& codecs() {
+  static const std::vector<NamedCodec> all = [] {
+    const auto plane = [](PlaneCodec::Kind kind, int bits, int group) {
+      return PlaneCodec{kind, Dtype::bf16, bits, group};
+    };
+    std::vector<NamedCodec> out;
+    const auto both = [&](std::string name, const PlaneCodec& codec) {
+      out.push_back({std::move(name), {codec, codec}});
+    };
+    both("bf16", plane(PlaneCodec::Kind::plain, 0, 0));
+    both("f32", {PlaneCodec::Kind::plain, Dtype::f32});
+    for (int bits : {8, 6, 5, 4, 3, 2})
+      both(fmt::format("affine:{}", bits), plane(PlaneCodec::Kind::affine, bits, 64));
+    for (const auto& [k, v] : {std::pair{8, 8}, {8, 5}, {8, 4}, {8, 3}, {5, 4}, {4, 3}})
+      out.push_back({fmt::format("turbo:{},{}", k, v),
+                     {plane(PlaneCodec::Kind::turbo_key, k, 32), plane(PlaneCodec::Kind::rotated, v, 32)}});
+    for (int bits : {8, 5, 4, 3, 2})
+      both(fmt::format("rot:{}", bits), plane(PlaneCodec::Kind::rotated, bits, 32));
+    for (int bits : {8, 6, 5, 4, 3}) both(fmt::format("q{}_0", bits), plane(PlaneCodec::Kind::q_0, bits, 32));
+    for (int bits : {8, 6, 5, 4, 3})
+      both(fmt::format("rot:q{}_0", bits), plane(PlaneCodec::Kind::rotated_q_0, bits, 32));
+    return out;
+  }();
+  return all;
 }
-const char* const kCodecNames[] = {"bf16",    "f32",     "affine8", "affine6",  "affine5",
-                                   "affine4", "affine3", "affine2", "turbo8,3", "rot5",
-                                   "rot4",    "rot8",    "q8_0",    "rotq8_0"};
 const Shape kShapes[] = {{32, 8, 64}, {9, 3, 64}, {32, 8, 128}, {16, 1, 256}, {8, 8, 128}};
 
 // One sequence of `context` tokens whose last `tokens` are the queries; `layers` layers in turn.
 class Case {
  public:
-  Case(ThreadTeam& team, const Shape& shape, int codec, int context, int tokens, int layers,
+  Case(ThreadTeam& team, const Shape& shape, const CodecPair& codec, int context, int tokens, int layers,
        AttentionPrecision precision, int window = 0, int page_tokens = 64)
       : team_(team), executor_(team), layers_(layers) {
     const IsaLevel isa = best_isa_level();
@@ -76,7 +88,7 @@ class Case {
     geometry.layers = layers;
     geometry.kv_heads = shape.kv_heads;
     geometry.head_dim_k = geometry.head_dim_v = shape.dim;
-    geometry.codec = codec_of(codec);
+    geometry.codec = codec;
     geometry.page_tokens = page_tokens;
     layout_ = kv::PageLayout::make(geometry, isa);
     const int pages = (context + page_tokens - 1) / page_tokens;
@@ -191,8 +203,8 @@ ThreadTeam& shared_team() {
 
 // Attention and the reading of its bytes in turn, so that what else runs on the machine meets both. The best
 // of each counts.
-void decode(benchmark::State& bench, const Shape& shape, int codec, int context, int layers, int window = 0,
-            int page_tokens = 64) {
+void decode(benchmark::State& bench, const Shape& shape, const CodecPair& codec, int context, int layers,
+            int window = 0, int page_tokens = 64) {
   Case it(shared_team(), shape, codec, context, 1, layers, AttentionPrecision::bf16, window, page_tokens);
   double attend = 1e9, read = 1e9;
   for (auto _ : bench) {
@@ -206,8 +218,9 @@ void decode(benchmark::State& bench, const Shape& shape, int codec, int context,
 }
 
 // A quantized cache and bf16 in turn.
-void against_bf16(benchmark::State& bench, const Shape& shape, int codec, int context, int layers) {
-  Case plain(shared_team(), shape, 0, context, 1, layers, AttentionPrecision::bf16);
+void against_bf16(benchmark::State& bench, const Shape& shape, const CodecPair& codec, int context,
+                  int layers) {
+  Case plain(shared_team(), shape, codecs().front().codec, context, 1, layers, AttentionPrecision::bf16);
   Case coded(shared_team(), shape, codec, context, 1, layers, AttentionPrecision::bf16);
   double plain_time = 1e9, time = 1e9;
   for (auto _ : bench) {
@@ -219,8 +232,9 @@ void against_bf16(benchmark::State& bench, const Shape& shape, int codec, int co
   bench.counters["times_bf16"] = plain_time / time;
 }
 
-void prefill(benchmark::State& bench, const Shape& shape, int codec, int context, int tokens) {
-  const AttentionPrecision precision = codec == 1 ? AttentionPrecision::f32 : AttentionPrecision::bf16;
+void prefill(benchmark::State& bench, const Shape& shape, const CodecPair& codec, int context, int tokens) {
+  const bool wide = codec.k.kind == PlaneCodec::Kind::plain && codec.k.plain == Dtype::f32;
+  const AttentionPrecision precision = wide ? AttentionPrecision::f32 : AttentionPrecision::bf16;
   Case it(shared_team(), shape, codec, context, tokens, 1, precision);
   const double peak = arithmetic_peak(shared_team(), best_isa_level());
   double attend = 1e9;
@@ -232,22 +246,25 @@ void prefill(benchmark::State& bench, const Shape& shape, int codec, int context
 }
 
 int register_all() {
+  const CodecPair& bf16 = codecs().front().codec;
   for (size_t s = 0; s < std::size(kShapes); ++s) {
     const Shape& shape = kShapes[s];
     const std::string name = fmt::format("{}x{}x{}", shape.heads, shape.kv_heads, shape.dim);
     for (int context : {4096, 8192, 32768}) {
-      for (int codec = 0; codec < static_cast<int>(std::size(kCodecNames)); ++codec) {
-        if (s > 2 && codec != 0) continue;
+      for (const NamedCodec& named : codecs()) {
+        const CodecPair& codec = named.codec;
+        const bool is_bf16 = named.name == "bf16";
+        if (s > 2 && !is_bf16) continue;
         // Enough layers that no cache holds them.
         const double layer_bytes = 2.0 * shape.kv_heads * shape.dim * 2 * context;
         const int layers = std::max(2, static_cast<int>(6e8 / layer_bytes));
         benchmark::RegisterBenchmark(
-            fmt::format("decode/{}/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
+            fmt::format("decode/{}/context:{}/{}", name, context, named.name).c_str(),
             [=](benchmark::State& state) { decode(state, shape, codec, context, layers); })
             ->Unit(benchmark::kMillisecond);
-        if (codec == 0 || context == 8192) continue;
+        if (is_bf16 || context == 8192) continue;
         benchmark::RegisterBenchmark(
-            fmt::format("times_bf16/{}/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
+            fmt::format("times_bf16/{}/context:{}/{}", name, context, named.name).c_str(),
             [=](benchmark::State& state) { against_bf16(state, shape, codec, context, layers); })
             ->Unit(benchmark::kMillisecond);
       }
@@ -255,21 +272,25 @@ int register_all() {
     for (int page : {16, 256})
       benchmark::RegisterBenchmark(
           fmt::format("decode/{}/context:8192/page:{}/bf16", name, page).c_str(),
-          [=](benchmark::State& state) { decode(state, shape, 0, 8192, 36, 0, page); })
+          [=](benchmark::State& state) { decode(state, shape, bf16, 8192, 36, 0, page); })
           ->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark(fmt::format("decode/{}/context:32768/window:512/bf16", name).c_str(),
-                                 [=](benchmark::State& state) { decode(state, shape, 0, 32768, 4, 512); })
+                                 [=](benchmark::State& state) { decode(state, shape, bf16, 32768, 4, 512); })
         ->Unit(benchmark::kMillisecond);
     // A context that the caches hold: what the kernels alone can do.
-    for (int codec = 0; codec < static_cast<int>(std::size(kCodecNames)); ++codec) {
-      benchmark::RegisterBenchmark(fmt::format("cached/{}/context:1024/{}", name, kCodecNames[codec]).c_str(),
+    for (const NamedCodec& named : codecs()) {
+      const CodecPair& codec = named.codec;
+      benchmark::RegisterBenchmark(fmt::format("cached/{}/context:1024/{}", name, named.name).c_str(),
                                    [=](benchmark::State& state) { decode(state, shape, codec, 1024, 1); });
     }
-    for (int codec : {0, 1, 2, 5, 8, 9}) {
-      if (s > 2 && codec != 0) continue;
+    const auto prompts = {"bf16", "f32", "affine:8", "affine:4", "turbo:8,3", "rot:5"};
+    for (const NamedCodec& named : codecs()) {
+      if (std::find(prompts.begin(), prompts.end(), named.name) == prompts.end()) continue;
+      const CodecPair& codec = named.codec;
+      if (s > 2 && named.name != "bf16") continue;
       for (int context : {512, 4096, 8192})
         benchmark::RegisterBenchmark(
-            fmt::format("prefill/{}/tokens:512/context:{}/{}", name, context, kCodecNames[codec]).c_str(),
+            fmt::format("prefill/{}/tokens:512/context:{}/{}", name, context, named.name).c_str(),
             [=](benchmark::State& state) { prefill(state, shape, codec, context, 512); })
             ->Unit(benchmark::kMillisecond);
     }
