@@ -45,7 +45,11 @@ DecodeTable make_decode_table(const PlaneFormat& format) {
   const int bits = format.codec.bits, size = 1 << bits;
   if (format.codec.kind == PlaneCodec::Kind::rotated) {
     const Codebook book = codebook(bits);
-    for (int i = 0; i < 256; ++i) out.values[i] = std::bit_cast<float>(book.centroids[i % size]);
+    for (int i = 0; i < 256; ++i) {
+      const uint32_t bits_of_entry = book.centroids[i % size];
+      out.values[i] = std::bit_cast<float>(bits_of_entry);
+      for (int b = 0; b < 4; ++b) out.value_bytes[b][i] = static_cast<uint8_t>(bits_of_entry >> (8 * b));
+    }
     if (size <= 64) byte_codebook(book, out);
     return out;
   }

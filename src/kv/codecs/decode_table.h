@@ -20,7 +20,8 @@ namespace kvasir::kv {
 
 struct DecodeTable {
   alignas(64) float values[256];
-  alignas(64) uint8_t bytes[64];  // 64 entries, repeated past 2^bits
+  alignas(64) uint8_t value_bytes[4][256];  // byte b of values[code]
+  alignas(64) uint8_t bytes[64];            // 64 entries, repeated past 2^bits
   float center = 0;
   float stored_bias = 0;  // signed codes lie in memory plus this
   float byte_scale = 1;

@@ -45,13 +45,24 @@ bool dot_is_faster() {
 #endif
 }
 
+// AVX-512 VBMI: in every processor of the level avx512bf16, and in some of avx512vnni (Intel from Ice Lake
+// on).
+bool has_byte_permutes() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512vbmi");
+#else
+  return false;
+#endif
+}
+
 class Attention final : public program::Op {
  public:
   Attention(ValueId q, ValueId out, const AttentionOptions& options, IsaLevel isa)
       : Op({q}, {out}),
         options_(options),
         group_(options.heads / options.kv_heads),
-        kernels_(attention_kernels(isa)) {
+        kernels_(attention_kernels(isa)),
+        byte_permutes_(options.byte_permutes && has_byte_permutes()) {
     const size_t dim_k = align_up(static_cast<size_t>(options_.head_dim_k), 16);
     out_stride_ = align_up(static_cast<size_t>(options_.head_dim_v), 16);
     const size_t groups_k = (dim_k + 31) / 32, groups_v = (out_stride_ + 31) / 32,
@@ -186,6 +197,7 @@ class Attention final : public program::Op {
     tile.sinks = options_.sinks;
     tile.bf16 = options_.precision == AttentionPrecision::bf16;
     tile.use_dot = use_dot_;
+    tile.byte_permutes = byte_permutes_;
     tile.out_stride = out_stride_;
     std::byte* memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_;
     tile.scratch = {memory + queries_,
@@ -376,6 +388,7 @@ class Attention final : public program::Op {
          tile_ = 0, state_ = 0, parts_ = 0;
   size_t member_bytes_ = 0;
   bool use_dot_ = dot_is_faster();
+  bool byte_permutes_;
 };
 
 }  // namespace

@@ -49,6 +49,7 @@ struct AttentionOptions {
   const float* sink_logits = nullptr;  // [heads], or null. Must outlive the program
   int sinks = 0;                       // first keys of a row that every later query sees
   AttentionPrecision precision = AttentionPrecision::bf16;
+  bool byte_permutes = true;  // false: none, as on a processor without AVX-512 VBMI. The same bits
   int64_t max_context =
       0;  // most keys of a row: sizes the workspace of long rows that are split over threads
 };

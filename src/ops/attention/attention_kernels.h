@@ -58,9 +58,10 @@ struct AttentionTile {
   float scale = 1.0f;
   float softcap = 0.0f;
   int sinks = 0;
-  bool bf16 = false;      // q and p rounded to bf16
-  bool use_dot = false;   // bf16 dot products rather than the same chain of fused multiply-adds
-  size_t out_stride = 0;  // floats
+  bool bf16 = false;           // q and p rounded to bf16
+  bool use_dot = false;        // bf16 dot products rather than the same chain of fused multiply-adds
+  bool byte_permutes = false;  // the processor has them (AVX-512 VBMI)
+  size_t out_stride = 0;       // floats
   AttentionScratch scratch;
 };
 

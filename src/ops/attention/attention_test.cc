@@ -57,6 +57,7 @@ struct Case {
   bool sink_logits = false;
   int threads = 1;
   IsaLevel isa = best_isa_level();
+  bool byte_permutes = true;
 };
 
 // The inputs of one sequence: token t's vectors depend on (seed, t) alone.
@@ -138,6 +139,7 @@ class Harness {
     options.sink_logits = c.sink_logits ? sinks_.data() : nullptr;
     options.precision = c.precision;
     options.max_context = max_context;
+    options.byte_permutes = c.byte_permutes;
     out_ = attention(builder, q_, options, c.isa);
     builder.output("out", out_);
     program_ =
@@ -461,7 +463,7 @@ std::vector<Case> invariance_cases() {
          {CodecPair{plain(Dtype::bf16), plain(Dtype::bf16)}, CodecPair{plain(Dtype::f32), plain(Dtype::f16)},
           CodecPair{affine(4), affine(8, 64)}, CodecPair{turbo_key(8), rotated(3)},
           CodecPair{rotated(5), affine(6)}, CodecPair{q8_0(), q8_0(true)},
-          CodecPair{q8_0(true, 5), q8_0(false, 4)}}) {
+          CodecPair{q8_0(true, 5), q8_0(false, 4)}, CodecPair{rotated(8), rotated(8)}}) {
       for (int window : {0, 50}) {
         Case c;
         c.heads = 6;
@@ -666,6 +668,83 @@ TEST(Attention, QuantizedPlanesMatchFloat64) {
       expect_near_reference(c, 70, 70, 2e-6);
       c.precision = AttentionPrecision::bf16;
       expect_near_reference(c, 70, 70, 2e-2);
+    }
+  }
+}
+
+// A codebook of 256 entries is looked up in different ways: with byte permutes, between the multiply-adds of
+// few rows or into a tile for many; without. Every code, in every place of a block and every number of rows.
+TEST(Attention, BitsDoNotDependOnBytePermutes) {
+  const int tokens = 300;
+  for (IsaLevel isa : levels()) {
+    for (const CodecPair& codec : {CodecPair{rotated(8), rotated(8)}, CodecPair{turbo_key(8), rotated(8)},
+                                   CodecPair{rotated(8), affine(6)}}) {
+      for (const int group : {1, 2, 3, 4, 5, 6, 7, 13}) {
+        for (AttentionPrecision precision : {AttentionPrecision::f32, AttentionPrecision::bf16}) {
+          Case c;
+          c.isa = isa;
+          c.codec = codec;
+          c.precision = precision;
+          c.heads = 2 * group;
+          c.window = group == 3 ? 70 : 0;
+          const Inputs inputs = make_inputs(c, tokens, 12);
+          SCOPED_TRACE(fmt::format("{} {} rows", name(isa), group));
+          std::vector<float> results[2];
+          for (const bool byte_permutes : {true, false}) {
+            c.byte_permutes = byte_permutes;
+            Harness harness(c, tokens, 1, tokens);
+            const auto& layout = static_cast<const kv::CodecLayout&>(harness.layout());
+            Pages pages(layout, tokens);
+            harness.step({{&inputs, &pages, 0, tokens - 1, tokens}});
+            // Codes of every value in place of what was appended.
+            std::vector<std::byte> bytes(layout.token_bytes());
+            for (int t = 0; t < tokens - 1; ++t) {
+              std::byte* page = pages.table[static_cast<size_t>(t / c.page_tokens)];
+              layout.export_tokens(page, t % c.page_tokens, 1, bytes);
+              std::byte* at = bytes.data() + bytes.size() / 2;  // layer 1 of 2
+              for (const kv::PlaneFormat* f : {&layout.key(), &layout.value()}) {
+                const int size = c.kv_heads * static_cast<int>(f->row_code_bytes);
+                for (int i = 0; i < size && f->codec.kind == PlaneCodec::Kind::rotated; ++i)
+                  at[i] = static_cast<std::byte>(t * 37 + i * 101 + (t * i) / 7);
+                at += static_cast<size_t>(c.kv_heads) * f->row_bytes();
+              }
+              layout.import_tokens(page, t % c.page_tokens, 1, bytes);
+            }
+            results[byte_permutes] = harness.step({{&inputs, &pages, tokens - 1, 1, tokens}});
+            if (group != 4) continue;
+            const std::vector<double> expected =
+                reference(c, inputs, stored_tokens(c, layout, pages, tokens), tokens - 1, tokens);
+            double largest = 0;
+            for (double x : expected) largest = std::max(largest, std::abs(x));
+            for (size_t i = 0; i < expected.size(); ++i)
+              EXPECT_NEAR(results[byte_permutes][i], expected[i],
+                          (precision == AttentionPrecision::f32 ? 4e-6 : 2e-2) * largest);
+          }
+          EXPECT_THAT(results[0], BitsEqual(results[1]));
+        }
+      }
+    }
+  }
+}
+
+// avx2 gathers a codebook's entries, avx512vnni shuffles narrow codebooks' bytes within 16, avx512bf16
+// permutes all of them. All else that attention over codes does in one kind of arithmetic is the same on all
+// levels with fused multiply-adds, so the bits are.
+TEST(Attention, CodebooksGiveTheSameBitsHoweverTheyAreLookedUp) {
+  if (!machine_has(IsaLevel::avx512bf16)) GTEST_SKIP() << "no avx512bf16";
+  for (int bits : {2, 3, 4, 5, 8}) {
+    for (AttentionPrecision precision : {AttentionPrecision::f32, AttentionPrecision::bf16}) {
+      Case c;
+      c.codec = {rotated(bits), rotated(bits)};
+      c.precision = precision;
+      c.isa = IsaLevel::avx512vnni;
+      const Inputs inputs = make_inputs(c, 300, 13);
+      const std::vector<float> shuffled = run_alone(c, inputs, 300, 100);
+      c.isa = IsaLevel::avx512bf16;
+      EXPECT_THAT(run_alone(c, inputs, 300, 100), BitsEqual(shuffled)) << bits;
+      if (bits != 8 && precision == AttentionPrecision::bf16) continue;  // as integers with VNNI alone
+      c.isa = IsaLevel::avx2;                                            // gathers
+      EXPECT_THAT(run_alone(c, inputs, 300, 100), BitsEqual(shuffled)) << bits;
     }
   }
 }

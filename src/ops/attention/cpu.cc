@@ -33,6 +33,8 @@ using kv::PlaneRole;
 
 #include "ops/attention/products-inl.h"
 
+#include "ops/attention/lookup-inl.h"
+
 #include "ops/attention/decode-inl.h"
 
 #include "ops/attention/visibility-inl.h"
@@ -127,8 +129,8 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
                     const SeenBlocks& seen) {
   const PlaneFormat& f = *tile.key;
   const Operand operand = key_operand(tile);
-  const bool integer = operand == Operand::integer;
-  const bool decode = !f.plain() || f.codec.plain == Dtype::f16;
+  const bool integer = operand == Operand::integer, book = operand == Operand::book;
+  const bool decode = f.plain() ? f.codec.plain == Dtype::f16 : !book;
   const TileShape shape(tile.rows, operand);
   const int even = (f.dim + 1) / 2 * 2, columns = shape.vectors();
   const size_t tile_bytes = static_cast<size_t>(even) * kBlockTokens * (integer ? 1 : 4);
@@ -150,11 +152,11 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
       } else if (integer) {
         to = const_cast<std::byte*>(decode_bytes(f, *tile.key_table, segment.keys[b], 0, f.dim, to));
       } else {
-        decode_keys(f, *tile.key_table, segment.keys[b], reinterpret_cast<float*>(to));
+        decode_keys(f, *tile.key_table, tile.byte_permutes, segment.keys[b], reinterpret_cast<float*>(to));
       }
       task.keys[n] = to;
     }
-    const int channels = integer ? 4 : operand == Operand::f32 ? 1 : 2;  // of one step
+    const int channels = integer || book ? 4 : operand == Operand::f32 ? 1 : 2;  // of one step
     task.group_steps = f.plain() ? (f.dim + channels - 1) / channels : f.group / channels;
     task.groups = f.groups;
     task.scales = f.plain() ? nullptr : tile.scratch.scales;
@@ -163,6 +165,7 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
     task.query_sum_stride = static_cast<size_t>(f.groups);
     task.low_bytes = static_cast<size_t>(f.dim);
     task.byte_center = tile.key_table->byte_center;
+    task.table = tile.key_table;
     for (int m = 0, rows; m < tile.rows; m += rows) {
       rows = shape.rows(tile.rows - m);
       task.queries = tile.scratch.queries + static_cast<size_t>(m) * stride;
@@ -170,6 +173,8 @@ void compute_scores(const AttentionTile& tile, const KeySegment& segment, Fetch&
       task.scores = tile.scratch.scores + m * kSegmentKeys;
       if (integer) {
         integer_score_tile(rows, vectors, task);
+      } else if (book) {
+        book_score_tile(rows, vectors, task);
       } else {
         score_tile(operand, rows, vectors, task);
       }
@@ -319,7 +324,10 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
   float* offsets = scales + f.groups * kSegmentKeys;
   load_scales(f, *tile.value_table, false, seen, segment.values, scales, offsets);
   const V16 zero = set(0.0f);
-  const TileShape shape(tile.rows, Operand::f32);
+  const Operand operand = value_operand(tile);
+  const bool book = operand == Operand::book;
+  const TileShape shape(tile.rows, operand);
+  const bool rounds = tile.bf16, has_offset = f.has_offset;
   for (int g = 0; g < f.groups; ++g) {
     for (int m = 0; m < tile.rows; ++m) {
       const float* p = tile.scratch.scores + m * kSegmentKeys;
@@ -330,14 +338,14 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
         const V16 weight = load(p + column);
         // A weight of zero stays zero whatever lies in the slots of keys that are not seen.
         V16 scaled = select_nonzero(weight, mul(weight, load(scales + g * kSegmentKeys + column)), zero);
-        if (f.has_offset) {
+        if (has_offset) {
           const V16 offset = select_nonzero(weight, load(offsets + g * kSegmentKeys + column), zero);
           bias = fma(weight, offset, bias);
         }
-        if (tile.bf16) scaled = round_bf16(scaled);
+        if (rounds) scaled = round_bf16(scaled);
         store(scaled, row + column);
       }
-      tile.scratch.bias[m] = f.has_offset ? sum_of(bias) : 0.0f;
+      tile.scratch.bias[m] = has_offset ? sum_of(bias) : 0.0f;
     }
     for (int first = g * f.group; first < (g + 1) * f.group; first += shape.vectors() * 16) {
       const int left = ((g + 1) * f.group - first) / 16,
@@ -347,13 +355,18 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
       task.blocks = seen.count;
       for (int i = 0; i < seen.count; ++i) {
         const int b = seen.at[i].block;
-        float* to = reinterpret_cast<float*>(tile.scratch.tile) + i * width * kBlockTokens;
-        decode_values(f, *tile.value_table, segment.values[b], first, width, to);
         task.columns[i] = b * kBlockTokens;
-        task.values[i] = reinterpret_cast<const std::byte*>(to);
         task.steps[i] = static_cast<size_t>(width) * 4;
+        if (book) {
+          task.values[i] = segment.values[b] + first / 32 * 512;
+          continue;
+        }
+        float* to = reinterpret_cast<float*>(tile.scratch.tile) + i * width * kBlockTokens;
+        decode_values(f, *tile.value_table, tile.byte_permutes, segment.values[b], first, width, to);
+        task.values[i] = reinterpret_cast<const std::byte*>(to);
       }
       task.weight_stride = kSegmentKeys * 4;
+      task.table = tile.value_table;
       task.out_stride = tile.out_stride;
       for (int m = 0, rows; m < tile.rows; m += rows) {
         rows = shape.rows(tile.rows - m);
@@ -362,7 +375,11 @@ void weigh_codes(const AttentionTile& tile, const KeySegment& segment, Fetch& fe
         task.keep = keep + m;
         task.take = take + m;
         task.out = state.out + static_cast<size_t>(m) * tile.out_stride + first;
-        value_tile(Operand::f32, rows, vectors, task);
+        if (book) {
+          book_value_tile(rows, task);
+        } else {
+          value_tile(Operand::f32, rows, vectors, task);
+        }
       }
     }
   }
@@ -416,7 +433,9 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
 Fetch plan_tile_fetch(const AttentionTile& tile, const KeySegment* next) {
   const auto steps = [&](const PlaneFormat& f, Operand operand, bool is_key) {
     const TileShape shape(tile.rows, operand);
-    const int per_step = operand == Operand::integer ? 4 : operand == Operand::f32 ? 1 : 2;
+    const int per_step = operand == Operand::integer || operand == Operand::book ? 4
+                         : operand == Operand::f32                               ? 1
+                                                                                 : 2;
     // K: channels along the product, 16 blocks wide; V: keys along the product, channels wide.
     const int length = (is_key ? f.dim : kSegmentKeys) / per_step,
               width = is_key ? kSegmentBlocks : (f.dim + 15) / 16;

@@ -72,6 +72,18 @@ HWY_INLINE U16 load_words(const std::byte* p) {
   return r;
 }
 
+// Entries of a codebook. Of more than 32 where kHasPermutes: look_up.
+HWY_INLINE V look_up_entries(const DecodeTable& table, const hn::Vec<DI>& index) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+  V out;
+  out.raw =
+      _mm512_permutex2var_ps(_mm512_load_ps(table.values), index.raw, _mm512_load_ps(table.values + 16));
+  return out;
+#else
+  return hn::GatherIndex(D(), table.values, index);
+#endif
+}
+
 // Codes of a unit (8 quad vectors) as f32, 16 lanes at a time: visit(quad vector, element of the quad,
 // values).
 template <typename Visit>
@@ -97,7 +109,7 @@ HWY_INLINE void unit_values(const PlaneFormat& f, const DecodeTable& table, cons
           code = hn::Or(code, hn::ShiftLeftSame(high, planes.first));
         }
         const auto index = hn::BitCast(DI(), code);
-        out.part[i] = book ? hn::GatherIndex(D(), table.values, index)
+        out.part[i] = book ? look_up_entries(table, index)
                            : hn::Sub(hn::ConvertTo(D(), index), hn::Set(D(), table.center));
       }
       visit(q, c, out);
@@ -106,15 +118,20 @@ HWY_INLINE void unit_values(const PlaneFormat& f, const DecodeTable& table, cons
 }
 
 // Codes of one K block as f32 [dim][16].
-void decode_keys(const PlaneFormat& f, const DecodeTable& table, const std::byte* block, float* out) {
+void decode_keys(const PlaneFormat& f, const DecodeTable& table, bool byte_permutes, const std::byte* block,
+                 float* out) {
+  if (has_byte_book(f)) return look_up(table, byte_permutes, block, f.dim / 32, {out, 512, 256, 16});
   for (int u = 0; u < f.dim / 32; ++u)
     unit_values(f, table, block + u * f.codec.bits * 64,
                 [&](int q, int c, const V16& v) { store(v, out + (u * 32 + q * 4 + c) * 16); });
 }
 
 // Codes of channels [first, first + width) of one V block as f32 [16][width]; multiples of 32.
-void decode_values(const PlaneFormat& f, const DecodeTable& table, const std::byte* block, int first,
-                   int width, float* out) {
+void decode_values(const PlaneFormat& f, const DecodeTable& table, bool byte_permutes, const std::byte* block,
+                   int first, int width, float* out) {
+  if (has_byte_book(f))
+    return look_up(table, byte_permutes, block + first / 32 * 512, width / 32,
+                   {out, 32, 16, static_cast<size_t>(width)});
   for (int u = 0; u < width / 32; ++u)
     unit_values(f, table, block + (first / 32 + u) * f.codec.bits * 64, [&](int q, int c, const V16& v) {
       store(v, out + ((q % 4) * 4 + c) * width + u * 32 + (q / 4) * 16);

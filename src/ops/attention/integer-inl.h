@@ -10,7 +10,7 @@ constexpr float kIntegerFloor = 1e-30f;  // below, a row counts as zero
 
 template <int kBits>
 HWY_INLINE void unit_bytes(const std::byte* unit, bool looks_up, __m512i low_table, __m512i high_table,
-                           std::byte* out) {
+                           [[maybe_unused]] __m512i whole_table, std::byte* out) {
   constexpr kv::BitPlanes kPlanes = kv::bit_planes(kBits);
   constexpr int kSlots = 8 / kPlanes.first;
   _Pragma("GCC unroll 8") for (int q = 0; q < 8; ++q) {
@@ -27,6 +27,13 @@ HWY_INLINE void unit_bytes(const std::byte* unit, bool looks_up, __m512i low_tab
           code, _mm512_and_si512(
                     high, _mm512_set1_epi8(static_cast<char>(((1 << kPlanes.second) - 1) << kPlanes.first))));
     }
+#if defined(__AVX512VBMI__)
+    if constexpr (kBits == 5) {
+      if (looks_up) code = _mm512_permutexvar_epi8(code, whole_table);
+      _mm512_storeu_si512(out + q * 64, code);
+      continue;
+    }
+#endif
     if (looks_up) {
       __m512i entry = _mm512_shuffle_epi8(low_table, code);
       if constexpr (kBits == 5)
@@ -47,23 +54,24 @@ const std::byte* decode_bytes(const PlaneFormat& f, const DecodeTable& table, co
   const __m512i low = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table.bytes)));
   const __m512i high =
       _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table.bytes + 16)));
+  const __m512i whole = _mm512_load_si512(table.bytes);
   for (int u = 0; u < width / 32; ++u, unit += f.codec.bits * 64) {
     std::byte* to = out + u * 512;
     switch (f.codec.bits) {
       case 2:
-        unit_bytes<2>(unit, table.looks_up, low, high, to);
+        unit_bytes<2>(unit, table.looks_up, low, high, whole, to);
         break;
       case 3:
-        unit_bytes<3>(unit, table.looks_up, low, high, to);
+        unit_bytes<3>(unit, table.looks_up, low, high, whole, to);
         break;
       case 4:
-        unit_bytes<4>(unit, table.looks_up, low, high, to);
+        unit_bytes<4>(unit, table.looks_up, low, high, whole, to);
         break;
       case 5:
-        unit_bytes<5>(unit, table.looks_up, low, high, to);
+        unit_bytes<5>(unit, table.looks_up, low, high, whole, to);
         break;
       default:
-        unit_bytes<6>(unit, table.looks_up, low, high, to);
+        unit_bytes<6>(unit, table.looks_up, low, high, whole, to);
         break;
     }
   }

@@ -11,6 +11,11 @@ constexpr bool kHasInteger = true;
 #else
 constexpr bool kHasInteger = false;
 #endif
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+constexpr bool kHasPermutes = true;  // of registers, for a table of 256 entries
+#else
+constexpr bool kHasPermutes = false;
+#endif
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 6, kMaxVectors = 4;  // register tile: 24 of 32 accumulators
 constexpr int kTallRows = 12,

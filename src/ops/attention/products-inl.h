@@ -8,14 +8,22 @@ enum class Operand {
   pairs,    // left f32, right bf16 pairs: the same chain of fused multiply-adds
   f32,      // left f32, right f32
   integer,  // left 16-bit integers as two bytes, right unsigned bytes: 8-bit dot products, exact
+  book,     // f32 in the same order, right bytes of the page, looked up between the multiply-adds
 };
+
+// 8-bit codes of a codebook, which lookup-inl.h knows.
+bool has_byte_book(const PlaneFormat& f) {
+  return kHasPermutes && f.codec.kind == kv::PlaneCodec::Kind::rotated && f.codec.bits == 8;
+}
 
 Operand operand_of(const PlaneFormat& f, const DecodeTable& table, const AttentionTile& tile) {
   if (f.plain()) {
     if (f.codec.plain != Dtype::bf16) return Operand::f32;
     return kHasDot && tile.bf16 && tile.use_dot ? Operand::dot : Operand::pairs;
   }
-  return kHasInteger && tile.bf16 && table.has_bytes ? Operand::integer : Operand::f32;
+  if (kHasInteger && tile.bf16 && table.has_bytes) return Operand::integer;
+  // With more rows than one register tile has, codes are looked up once and kept.
+  return has_byte_book(f) && tile.byte_permutes && tile.rows <= kMaxRows ? Operand::book : Operand::f32;
 }
 Operand key_operand(const AttentionTile& tile) {
   return operand_of(*tile.key, *tile.key_table, tile);
@@ -109,7 +117,8 @@ struct ScoreTask {
   size_t query_sum_stride;
   size_t low_bytes;     // integer: from a query's upper bytes to its lower ones
   int32_t byte_center;  // integer: bytes stand for themselves minus this
-  float* scores;        // row 0, 256 columns
+  const DecodeTable* table;
+  float* scores;  // row 0, 256 columns
 };
 
 template <Operand kOperand, int MR, int NR>
@@ -172,10 +181,11 @@ struct ValueTask {
   const float* bias;                        // [rows]
   const float* factors;                     // integer: [rows], of the weights
   const int32_t* centers;                   // integer: [rows], taken off the sums
-  const float* keep;                        // [rows] a
-  const float* take;                        // [rows] b
-  float* out;                               // row 0, first channel of the tile
-  size_t out_stride;                        // floats
+  const DecodeTable* table;
+  const float* keep;  // [rows] a
+  const float* take;  // [rows] b
+  float* out;         // row 0, first channel of the tile
+  size_t out_stride;  // floats
 };
 
 template <Operand kOperand, int MR, int NR>
@@ -217,10 +227,11 @@ class TileShape {
  public:
   TileShape(int rows, Operand operand)
       : rows_(rows),
-        tall_(operand != Operand::integer && kTallRows > kMaxRows && rows >= kTallRows),
-        vectors_(operand == Operand::integer ? kIntegerVectors
-                 : tall_                     ? kTallVectors
-                                             : kMaxVectors) {}
+        tall_(operand != Operand::integer && operand != Operand::book && kTallRows > kMaxRows &&
+              rows >= kTallRows),
+        vectors_(operand == Operand::integer || operand == Operand::book ? kIntegerVectors
+                 : tall_                                                 ? kTallVectors
+                                                                         : kMaxVectors) {}
   int vectors() const { return vectors_; }
   int rows(int left) const {
     return tall_ && left >= kTallRows ? kTallRows : left < kMaxRows ? left : kMaxRows;
