@@ -19,25 +19,29 @@ constexpr int kTileRows = 2;
 #endif
 constexpr int kPanels = 4;
 
+// The first tile asks for the lines at `next`, where that is not null.
+template <int R, int P>
+void run_tile(const uint8_t* const* w, int pairs, const uint8_t* x, size_t stride, int& row, float* acc,
+              bool requests, const uint8_t* const* next) {
+  x += stride * static_cast<size_t>(row);
+  acc += 16 * row;
+  if (P <= 2 && row == 0 && next != nullptr)
+    bf16_tile<R, P, P <= 2>(w, pairs, x, stride, acc, kRowBlock, requests, next);
+  else
+    bf16_tile<R, P, false>(w, pairs, x, stride, acc, kRowBlock, requests, nullptr);
+  row += R;
+}
 template <int P>
 void run_tiles(const uint8_t* const* w, int pairs, const uint8_t* x, size_t stride, int rows, float* acc,
-               bool requests) {
+               bool requests, const uint8_t* const* next) {
   int r = 0;
-  if constexpr (P <= 2) {
-    for (; r + kTileRows <= rows; r += kTileRows)
-      bf16_tile<kTileRows, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock,
-                              requests);
-  }
+  if constexpr (P <= 2)
+    while (r + kTileRows <= rows) run_tile<kTileRows, P>(w, pairs, x, stride, r, acc, requests, next);
   if constexpr (kTileRows >= 8) {
-    for (; r + 4 <= rows; r += 4)
-      bf16_tile<4, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock,
-                      requests);
-    for (; r + 2 <= rows; r += 2)
-      bf16_tile<2, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock,
-                      requests);
+    while (r + 4 <= rows) run_tile<4, P>(w, pairs, x, stride, r, acc, requests, next);
+    while (r + 2 <= rows) run_tile<2, P>(w, pairs, x, stride, r, acc, requests, next);
   }
-  for (; r < rows; ++r)
-    bf16_tile<1, P>(w, pairs, x + stride * static_cast<size_t>(r), stride, acc + 16 * r, kRowBlock, requests);
+  while (r < rows) run_tile<1, P>(w, pairs, x, stride, r, acc, requests, next);
 }
 
 }  // namespace
@@ -65,15 +69,26 @@ void matmul_bf16(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
       for (int64_t col = 0; col < weight.cols; col += kChunkCols) {
         const int pairs = static_cast<int>(smaller(kChunkCols, weight.cols - col)) / 2;
         const uint8_t* x = call.input + call.input_stride * static_cast<size_t>(row) + 2 * col;
+        // Many rows of the first block: the next chunk, after the last one the first of the panels that come
+        // next.
+        const uint8_t* chunks[kPanels];
+        for (int p = 0; p < panels; ++p)
+          chunks[p] =
+              w[p] +
+              (col + kChunkCols < weight.cols
+                   ? weight.chunk_stride
+                   : static_cast<size_t>(panels - 1) * weight.panel_stride +
+                         (weight.panel_stride - static_cast<size_t>(col / kChunkCols) * weight.chunk_stride));
+        const uint8_t* const* next = most == 2 && row == row_begin ? chunks : nullptr;
         switch (panels) {
           case 4:
-            run_tiles<4>(w, pairs, x, call.input_stride, rows, acc[0][0], requests);
+            run_tiles<4>(w, pairs, x, call.input_stride, rows, acc[0][0], requests, next);
             break;
           case 2:
-            run_tiles<2>(w, pairs, x, call.input_stride, rows, acc[0][0], requests);
+            run_tiles<2>(w, pairs, x, call.input_stride, rows, acc[0][0], requests, next);
             break;
           default:
-            run_tiles<1>(w, pairs, x, call.input_stride, rows, acc[0][0], requests);
+            run_tiles<1>(w, pairs, x, call.input_stride, rows, acc[0][0], requests, next);
         }
         for (int p = 0; p < panels; ++p) w[p] += weight.chunk_stride;
       }

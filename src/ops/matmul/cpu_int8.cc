@@ -69,27 +69,27 @@ const Tiles* find_direct(const ComputeLayout& layout) {
   return nullptr;
 }
 
-// What is requested while the chunk of column `col` is multiplied with `tiles` tiles of rows: the chunk so
-// many on in its panel, or in the panel that comes after it in the same place of a group of kPanels.
+// What is requested while the chunk of column `col` is multiplied with `tiles` tiles of rows: as many lines
+// of its panels as it has, so far on; after a panel's last line come those of the one kPanels further on, its
+// partner being read already.
 Ahead request_from(const KernelWeight& weight, const uint8_t* const* panels, int64_t col, int cols, int tiles,
                    bool one_request) {
-  const size_t distance = one_request ? kNextAhead : kFarAhead;
-  const auto all = static_cast<size_t>((weight.cols + kChunkCols - 1) / kChunkCols);
-  const auto here = static_cast<size_t>(col / kChunkCols);
-  size_t chunk = here + (distance + weight.chunk_stride - 1) / weight.chunk_stride;
-  size_t panel = 0;
-  while (chunk >= all) {
-    chunk -= all;
-    panel += kPanels;
+  const size_t distance = one_request ? kOneAhead : kFarAhead;
+  const size_t here = static_cast<size_t>(col / kChunkCols) * weight.chunk_stride;
+  const size_t rest = weight.panel_stride - here;
+  size_t from = here + distance;
+  size_t skipped = 0;
+  while (from >= weight.panel_stride) {
+    from -= weight.panel_stride;
+    skipped += kPanels;
   }
   Ahead ahead;
-  for (int p = 0; p < 2; ++p) {
-    const uint8_t* begin = panels[p < kPanels ? p : 0];
-    ahead.at[p] = begin + panel * weight.panel_stride + chunk * weight.chunk_stride;
-    ahead.nearer[p] = begin + here * weight.chunk_stride + kNearAhead - ahead.at[p];
-  }
-  ahead.one_request = one_request;
-  ahead.left = static_cast<int>(weight.chunk_stride / 64);
+  for (int p = 0; p < 2; ++p)
+    ahead.at[p] = panels[p < kPanels ? p : 0] + skipped * weight.panel_stride + from;
+  ahead.jump = (kPanels - 1) * weight.panel_stride;
+  ahead.until_jump = static_cast<int>((weight.panel_stride - from) / 64);
+  if (!one_request) ahead.nearer = panels[0] + here + kNearAhead - ahead.at[0];
+  ahead.left = static_cast<int>((rest < weight.chunk_stride ? rest : weight.chunk_stride) / 64);
   ahead.lines = ahead.left / (cols / kBlockCols * tiles) + 1;
   return ahead;
 }

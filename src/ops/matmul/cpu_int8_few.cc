@@ -38,8 +38,9 @@ constexpr Directs kCodes4 = make<4, kNone, 32, false>(), kCodes4Min = make<4, kN
                   kCodes5 = make<5, kNone, 32, false>(), kCodes5Min = make<5, kNone, 32, true>(),
                   kCodes6Sub16 = make<6, kNone, 16, false>(), kCodes8 = make<8, kNone, 32, false>(),
                   kCodes8Min = make<8, kNone, 32, true>(), kCodes3Sub16 = make<3, kNone, 16, false>(),
-                  kCodes2Sub16Min = make<2, kNone, 16, true>(), kIq4 = make<4, Table::iq4, 32, false>(),
-                  kE2m1 = make<4, Table::e2m1_doubled, 32, false>(),
+                  kCodes2Sub16Min = make<2, kNone, 16, true>(), kCodes2Min = make<2, kNone, 32, true>(),
+                  kCodes3Min = make<3, kNone, 32, true>(), kCodes6Min = make<6, kNone, 32, true>(),
+                  kIq4 = make<4, Table::iq4, 32, false>(), kE2m1 = make<4, Table::e2m1_doubled, 32, false>(),
                   kE2m1Sub16 = make<4, Table::e2m1_doubled, 16, false>();
 
 const Directs* find(const ComputeLayout& layout) {
@@ -49,15 +50,15 @@ const Directs* find(const ComputeLayout& layout) {
   if (layout.codes != CodeKind::codes) return nullptr;
   switch (layout.bits) {
     case 2:
-      return sub16 && layout.minima ? &kCodes2Sub16Min : nullptr;
+      return !layout.minima ? nullptr : sub16 ? &kCodes2Sub16Min : &kCodes2Min;
     case 3:
-      return sub16 ? &kCodes3Sub16 : nullptr;
+      return sub16 ? &kCodes3Sub16 : layout.minima ? &kCodes3Min : nullptr;
     case 4:
       return layout.minima ? &kCodes4Min : &kCodes4;
     case 5:
       return layout.minima ? &kCodes5Min : &kCodes5;
     case 6:
-      return sub16 ? &kCodes6Sub16 : nullptr;
+      return sub16 ? &kCodes6Sub16 : layout.minima ? &kCodes6Min : nullptr;
     case 8:
       return layout.minima ? &kCodes8Min : &kCodes8;
     default:
@@ -79,20 +80,23 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
   const uint8_t* data = weight.data + static_cast<size_t>(panel) * weight.panel_stride;
   __builtin_memset(acc, 0, static_cast<size_t>(rows) * 64);
   CodeChunk chunk;
-  const size_t chunks_ahead = weight.chunk_stride > kOneAhead ? 1 : kOneAhead / weight.chunk_stride;
-  const auto ahead =
-      call.one_request ? static_cast<ptrdiff_t>(chunks_ahead * weight.chunk_stride) : kInTwoSteps;
+  const size_t distance = layout.bits == 8 ? kOneAheadOfBytes : kOneAhead;
   for (int64_t col = 0; col < weight.cols; col += kChunkCols, data += weight.chunk_stride) {
     const int cols = static_cast<int>(smaller(kChunkCols, weight.cols - col));
     const size_t codes = code_bytes_of(weight, cols);
+    const size_t rest = weight.panel_stride - static_cast<size_t>(col / kChunkCols) * weight.chunk_stride;
+    const size_t bytes = rest < weight.chunk_stride ? rest : weight.chunk_stride;
     // Scales are read before the codes in front of them: those of the next chunk are needed first.
-    for (size_t line = codes; line < weight.chunk_stride; line += 64) {
-      if (ahead != kInTwoSteps) {
-        __builtin_prefetch(data + line + ahead, 0, 3);
-        continue;
+    ptrdiff_t ahead = kInTwoSteps;
+    if (call.one_request) {
+      ahead = static_cast<ptrdiff_t>(distance + bytes - codes);
+      for (size_t line = 0; line < bytes - codes; line += 64)
+        __builtin_prefetch(data + distance + line, 0, 3);
+    } else {
+      for (size_t line = codes; line < weight.chunk_stride; line += 64) {
+        __builtin_prefetch(data + line + kFarAhead, 0, 2);
+        __builtin_prefetch(data + line + weight.chunk_stride, 0, 3);
       }
-      __builtin_prefetch(data + line + kFarAhead, 0, 2);
-      __builtin_prefetch(data + line + weight.chunk_stride, 0, 3);
     }
     unpack_scales(weight, data, cols, chunk);
     const auto block = static_cast<size_t>(col / kBlockCols);

@@ -39,12 +39,9 @@ KVASIR_INLINE void request(const uint8_t* p) {
   __builtin_prefetch(p + kFarAhead, 0, 2);
   __builtin_prefetch(p + kNearAhead, 0, 3);
 }
-// Where one request a line is enough (KernelCall::one_request): into the first-level cache, as many whole
-// chunks ahead as fit this, so that codes request codes and scales request scales and no line is left out or
-// asked for twice.
-inline constexpr size_t kOneAhead = 8500;
-// The same for more rows, whose chunks take longer.
-inline constexpr size_t kNextAhead = 4400;
+// Where one request a line is enough (KernelCall::one_request): into the first-level cache, every line once
+// and in the order in which they lie, codes and scales alike; whole lines.
+inline constexpr size_t kOneAhead = 10240, kOneAheadOfBytes = 6656;
 KVASIR_INLINE void request_chunk(const uint8_t* p, size_t bytes) {
   for (size_t line = 0; line < bytes; line += 64) request(p + line);
 }

@@ -73,25 +73,32 @@ KVASIR_INLINE Floats add_block(Floats acc, Ints dot0, Ints dot1, Floats scale0, 
 // they do not come in bursts.
 struct Ahead {
   const uint8_t* at[2];
-  ptrdiff_t nearer[2];  // from there to lines that are requested again, into the first-level cache
-  bool one_request;     // not so: at once into the first-level cache
+  size_t jump;           // what is added to `at` after `until_jump` lines
+  ptrdiff_t nearer = 0;  // from `at` to lines that are requested again, into the first-level cache; 0: at
+                         // once into it
+  int until_jump;
   int left = 0;
-  int lines = 0;
+  int lines;
 
   KVASIR_INLINE void request_some() {
     const int count = left < lines ? left : lines;
-    for (int i = 0; i < count; ++i)
-      for (int p = 0; p < 2; ++p) {
-        if (one_request) {
-          __builtin_prefetch(at[p] + 64 * i, 0, 3);
-        } else {
-          __builtin_prefetch(at[p] + 64 * i, 0, 2);
-          __builtin_prefetch(at[p] + 64 * i + nearer[p], 0, 3);
-        }
-      }
-    at[0] += 64 * count;
-    at[1] += 64 * count;
     left -= count;
+    for (int i = 0; i < count; ++i) {
+      if (until_jump-- == 0) {
+        at[0] += jump;
+        at[1] += jump;
+        nearer -= nearer == 0 ? 0 : static_cast<ptrdiff_t>(jump);
+      }
+      for (int p = 0; p < 2; ++p) {
+        if (nearer == 0) {
+          __builtin_prefetch(at[p], 0, 3);
+        } else {
+          __builtin_prefetch(at[p], 0, 2);
+          __builtin_prefetch(at[p] + nearer, 0, 3);
+        }
+        at[p] += 64;
+      }
+    }
   }
 };
 
@@ -303,10 +310,11 @@ static void f32_tile(const float* const* w, int cols, const uint8_t* x, size_t s
     for (int r = 0; r < R; ++r) store(acc + 16 * (p * acc_rows + r), a[p][r]);
 }
 
-// bf16 weights [col pair][16][2] of P panels against bf16 rows. `requests`: few rows ask for lines ahead.
-template <int R, int P>
+// bf16 weights [col pair][16][2] of P panels against bf16 rows. `requests`: few rows ask for lines ahead;
+// kNext: the lines at `next` are asked for as these are read. acc: [P][acc_rows][16].
+template <int R, int P, bool kNext>
 static void bf16_tile(const uint8_t* const* w, int pairs, const uint8_t* x, size_t stride, float* acc,
-                      int acc_rows, bool requests) {
+                      int acc_rows, bool requests, const uint8_t* const* next) {
   Floats a[P][R];
   for (int p = 0; p < P; ++p)
     for (int r = 0; r < R; ++r) a[p][r] = load(acc + 16 * (p * acc_rows + r));
@@ -315,6 +323,7 @@ static void bf16_tile(const uint8_t* const* w, int pairs, const uint8_t* x, size
     for (int p = 0; p < P; ++p) {
       weight[p] = load(w[p] + 64 * c);
       if (R <= 4 && requests) request(w[p] + 64 * c);
+      if constexpr (kNext) __builtin_prefetch(next[p] + 64 * c, 0, 3);
     }
     for (int r = 0; r < R; ++r) {
       int32_t pair;

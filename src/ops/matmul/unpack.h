@@ -199,32 +199,31 @@ KVASIR_INLINE void unpack_codes(const KernelWeight& weight, const uint8_t* p, in
   }
 }
 
-// 8-bit scales as f32.
-KVASIR_INLINE Floats e8m0(Ints x) {        // 2^(x - 127); x = 0 is the subnormal 2^-127
-  const Ints zero = as_ints(to_float(x));  // bits are 0 exactly where x is 0
-  Ints r = shift_left<23>(x);
-  int32_t v[16], z[16];
-  store(v, r);
-  store(z, zero);
-  for (int i = 0; i < 16; ++i) v[i] = z[i] == 0 ? 0x00400000 : v[i];
-  return as_floats(load(v));
+// 1 in lanes that hold n, 0 in others; lanes are bytes.
+template <int n>
+KVASIR_INLINE Ints is_byte(Ints x) {
+  const Ints other = n == 0 ? x : as_ints(bit_xor(as_bytes(x), as_bytes(set1(n))));
+  return shift_right<31>(sub(other, set1(1)));
 }
-KVASIR_INLINE Floats e8m0_half(Ints x) {  // 2^(x - 128)
-  int32_t v[16];
-  store(v, x);
-  for (int i = 0; i < 16; ++i) v[i] = v[i] < 2 ? 0x00200000 << v[i] : (v[i] - 1) << 23;
-  return as_floats(load(v));
+
+// 8-bit scales as f32.
+KVASIR_INLINE Floats e8m0(Ints x) {  // 2^(x - 127); x = 0 is the subnormal 2^-127
+  return as_floats(bit_or(shift_left<23>(x), shift_left<22>(is_byte<0>(x))));
+}
+KVASIR_INLINE Floats e8m0_half(Ints x) {  // 2^(x - 128); x = 0 and 1 are subnormal
+  const Ints zero = is_byte<0>(x);
+  const Ints exponent = add(sub(x, set1(1)), zero);
+  return as_floats(
+      bit_or(shift_left<23>(exponent), bit_or(shift_left<21>(zero), shift_left<22>(is_byte<1>(x)))));
 }
 // The seven low bits as the top of an f32 of the wrong exponent, times 2^120; subnormals come out right.
 KVASIR_INLINE Floats e4m3(Ints x) {
   const Floats magnitude = mul(as_floats(shift_left<20>(bit_and(x, set1(0x7F)))), as_floats(set1(247 << 23)));
   return as_floats(bit_or(as_ints(magnitude), shift_left<24>(bit_and(x, set1(0x80)))));
 }
-KVASIR_INLINE Floats ue4m3(Ints x) {  // sign ignored; the byte 0x7F is 0
-  int32_t v[16];
-  store(v, x);
-  for (int i = 0; i < 16; ++i) v[i] = v[i] == 0x7F ? 0 : v[i] & 0x7F;
-  return e4m3(load(v));
+KVASIR_INLINE Floats ue4m3(Ints x) {                   // sign ignored; the byte 0x7F is 0
+  const Ints others = sub(is_byte<0x7F>(x), set1(1));  // all bits, or none where x is 0x7F
+  return e4m3(bit_and(bit_and(x, set1(0x7F)), others));
 }
 
 template <int i>
