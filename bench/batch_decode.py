@@ -14,6 +14,8 @@ import json
 import math
 import pathlib
 import subprocess
+import sys
+from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, TOP = 520, 360, 70, 44
 COLOURS = ["#1f5fa8", "#c2571a", "#2c8a4b", "#7b3fa0"]
@@ -26,7 +28,10 @@ def measure(arguments):
         for batch in batches:
             command = [arguments.kvasir, "bench", arguments.model, "-p", "0", "-n", arguments.tokens, "--runs", "2", "--batch", batch,
                        "--chunk", max(batches), "-t", arguments.threads, "--json"]
-            out = json.loads(subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True).stdout)
+            done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+            if done.returncode != 0:
+                sys.exit(f"batch_decode.py: {' '.join(map(str, command))}: exit status {done.returncode}\n{done.stderr.strip()}")
+            out = json.loads(done.stdout)
             read, peak = max(read, out["read_bandwidth_gb_s"]), max(peak, out["peak_arithmetic_gop_s"])
             if batch not in best or out["decode_tokens_per_s"] > best[batch]["decode_tokens_per_s"]:
                 best[batch] = out
@@ -44,8 +49,11 @@ def roofline(figures, rows, nbytes, operations):
 
 def table(figures):
     print(f"{figures['title']}: read {figures['read_gb_s']:.1f} GB/s, {figures['peak_gop_s']:.0f} Gop/s")
-    print("| rows | tokens/s | times one row | of the roofline |\n| ---: | ---: | ---: | ---: |")
-    one = figures["points"][0]["tokens_per_s"]
+    # Against the fewest rows that were measured, which need not be one.
+    least = min(figures["points"], key=lambda p: p["rows"])
+    one = least["tokens_per_s"]
+    against = "one row" if least["rows"] == 1 else f"{least['rows']} rows"
+    print(f"| rows | tokens/s | times {against} | of the roofline |\n| ---: | ---: | ---: | ---: |")
     for p in figures["points"]:
         share = p["tokens_per_s"] / roofline(figures, p["rows"], p["bytes"], p["operations"])
         print(f"| {p['rows']} | {p['tokens_per_s']:.1f} | {p['tokens_per_s'] / one:.2f} | {share:.0%} |")
@@ -56,7 +64,9 @@ def draw(out_path, files):
     tops = [roofline(s, p["rows"], p["bytes"], p["operations"]) for s in sets for p in s["points"]]
     lows = [p["tokens_per_s"] for s in sets for p in s["points"]]
     y_low, y_high = math.floor(math.log10(min(lows)) * 4) / 4, math.ceil(math.log10(max(tops)) * 4) / 4
-    x_high = math.log2(max(p["rows"] for s in sets for p in s["points"]))
+    # Both axes have a length, also where there is one figure alone.
+    x_high = max(1.0, math.log2(max(p["rows"] for s in sets for p in s["points"])))
+    y_high = max(y_high, y_low + 0.25)
 
     def x(rows):
         return LEFT + math.log2(rows) / x_high * WIDTH
@@ -94,7 +104,7 @@ def draw(out_path, files):
                        f'<title>{p["rows"]} rows: {p["tokens_per_s"]:.0f} tokens/s</title></circle>')
         at = bottom + 56 + 20 * i
         out.append(f'<circle cx="{LEFT + 5}" cy="{at - 4}" r="4" fill="{colour}"/>')
-        out.append(f'<text class="key" x="{LEFT + 16}" y="{at}">{figures["title"]} (dashed: roofline at {figures["read_gb_s"]:.0f} GB/s, '
+        out.append(f'<text class="key" x="{LEFT + 16}" y="{at}">{escape(figures["title"])} (dashed: roofline at {figures["read_gb_s"]:.0f} GB/s, '
                    f'{figures["peak_gop_s"]:.0f} Gop/s)</text>')
     out.append("</svg>")
     pathlib.Path(out_path).write_text("\n".join(out) + "\n")

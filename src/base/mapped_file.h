@@ -41,8 +41,8 @@ class MappedFile {
 // limit and size.
 std::string read_file(const std::filesystem::path& path, size_t limit);
 
-// Writes beside `path` first (<name>.partial-<pid>), syncs, and renames: readers see the old file or the
-// whole new one.
+// Writes beside `path` first (<name>.partial-<process>-<random>), syncs, and renames: readers see the old
+// file or the whole new one.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace kvasir

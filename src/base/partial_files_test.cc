@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <string>
 
 #include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
 #include "base/test_folder.h"
 
 namespace kvasir {
@@ -66,7 +69,7 @@ TEST_F(PartialFilesTest, WhatIsHeldStays) {
   fs::create_directory(folder);
   const int descriptors[] = {::open(file.c_str(), O_RDWR | O_CLOEXEC),
                              ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  for (const int descriptor : descriptors) hold_partial(descriptor);
+  for (const int descriptor : descriptors) EXPECT_TRUE(hold_partial(descriptor));
   remove_dead_partials_of(folder_.path() / "a");
   EXPECT_EQ(names().size(), 2u);
   for (const int descriptor : descriptors) ::close(descriptor);
@@ -82,11 +85,72 @@ TEST_F(PartialFilesTest, AWriterTidiesUpAfterOneThatWasKilled) {
     ::raise(SIGKILL);
   }
   ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(names(), std::set<std::string>{"a.partial-" + std::to_string(child)});
+  const auto only = [&](pid_t process) {
+    const std::set<std::string> all = names();
+    return all.size() == 1 && all.begin()->starts_with("a.partial-" + std::to_string(process) + "-");
+  };
+  EXPECT_TRUE(only(child));
   AtomicFile file(folder_.path() / "a");
-  EXPECT_EQ(names(), std::set<std::string>{"a.partial-" + std::to_string(::getpid())});
+  EXPECT_TRUE(only(::getpid()));
   file.commit();
   EXPECT_EQ(names(), std::set<std::string>{"a"});
+}
+
+// Processes in two containers may have one number: their files must not be one, and neither may take the
+// other's for left.
+TEST_F(PartialFilesTest, WritersOfOneNumberHaveFilesOfTheirOwn) {
+  AtomicFile a(folder_.path() / "x"), b(folder_.path() / "x");
+  EXPECT_EQ(names().size(), 2u);
+  const auto write = [](AtomicFile& file, std::string_view text) {
+    file.write(std::as_bytes(std::span(text)));
+    file.seal();
+  };
+  write(a, "first");
+  write(b, "second");
+  a.commit();
+  EXPECT_EQ(read_file(folder_.path() / "x", 100), "first");
+  b.commit();
+  EXPECT_EQ(read_file(folder_.path() / "x", 100), "second");
+  EXPECT_EQ(names(), std::set<std::string>{"x"});
+}
+
+// Between making a file and holding it, another process may take it for left.
+TEST_F(PartialFilesTest, WhatWasRemovedBeforeItWasHeldIsNotHeld) {
+  const fs::path file = write("a.partial-" + dead());
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+  remove_dead_partials_of(folder_.path() / "a");
+  EXPECT_EQ(names().size(), 0u);
+  EXPECT_FALSE(hold_partial(descriptor));
+  ::close(descriptor);
+}
+
+TEST_F(PartialFilesTest, TargetsAreFilesStreamsOrRefused) {
+  const fs::path& folder = folder_.path();
+  EXPECT_FALSE(write_target(folder / "new").stream);
+  EXPECT_EQ(write_target(folder / "new").path, folder / "new");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(write_target(folder / "pipe").stream);
+  EXPECT_TRUE(write_target("/dev/null").stream);
+  EXPECT_THROW(write_target_file(folder / "pipe"), Error);
+  EXPECT_EQ(write_target_file(folder / "new"), folder / "new");
+  EXPECT_THROW(write_target(folder), Error);
+  // Links, one of them to nothing yet, and a ring of them.
+  fs::create_directory(folder / "in");
+  fs::create_symlink("in/there", folder / "link");
+  fs::create_symlink(folder / "link", folder / "link2");
+  fs::create_symlink("pipe", folder / "to-pipe");
+  fs::create_symlink("ring2", folder / "ring");
+  fs::create_symlink("ring", folder / "ring2");
+  EXPECT_EQ(write_target(folder / "link2").path, folder / "in" / "there");
+  EXPECT_TRUE(write_target(folder / "to-pipe").stream);
+  EXPECT_THROW(write_target(folder / "ring"), Error);
+  // An open descriptor, here of a pipe and of a file.
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_TRUE(write_target("/proc/self/fd/" + std::to_string(ends[1])).stream);
+  const int descriptor = ::open(write("open").c_str(), O_WRONLY | O_CLOEXEC);
+  EXPECT_TRUE(write_target("/proc/self/fd/" + std::to_string(descriptor)).stream);
+  for (const int open : {ends[0], ends[1], descriptor}) ::close(open);
 }
 
 }  // namespace

@@ -56,6 +56,22 @@ void wait_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
+// An affinity mask as large as machines may have.
+struct CpuMask {
+  static constexpr size_t kWords = (1 << 16) / 64;
+  uint64_t words[kWords] = {};
+  cpu_set_t* set() { return reinterpret_cast<cpu_set_t*>(words); }
+};
+
+// The calling thread. A refusal costs only speed.
+void pin_to(int cpu) {
+  CpuMask mask;
+  const auto bit = static_cast<size_t>(cpu);
+  if (bit / 64 >= CpuMask::kWords) return;
+  mask.words[bit / 64] |= uint64_t{1} << (bit % 64);
+  pthread_setaffinity_np(pthread_self(), sizeof mask.words, mask.set());
+}
+
 void end_workers(std::atomic<bool>& stopping, std::atomic<uint32_t>& generation,
                  std::vector<std::thread>& workers) {
   stopping.store(true, std::memory_order_release);
@@ -66,7 +82,8 @@ void end_workers(std::atomic<bool>& stopping, std::atomic<uint32_t>& generation,
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads, const std::vector<int>& cpus) : size_(threads) {
+ThreadTeam::ThreadTeam(int threads, const std::vector<int>& cpus)
+    : size_(threads), first_cpu_(cpus.empty() ? -1 : cpus.front()) {
   KVASIR_CHECK(threads >= 1);
   workers_.reserve(static_cast<size_t>(threads - 1));
   const SignalBlock block;
@@ -87,12 +104,7 @@ ThreadTeam::~ThreadTeam() {
 }
 
 void ThreadTeam::worker(int member, int cpu) {
-  if (cpu >= 0 && cpu < CPU_SETSIZE) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(static_cast<size_t>(cpu), &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // a refusal costs only speed
-  }
+  if (cpu >= 0) pin_to(cpu);
   uint32_t seen = 0;
   while (true) {
     wait_while_equal(generation_, seen);
@@ -114,6 +126,20 @@ void ThreadTeam::call(int member) {
 void ThreadTeam::run_erased(Function function, void* context) {
   function_ = function;
   context_ = context;
+  if (first_cpu_ < 0) {
+    run_members();
+  } else {
+    // The caller's thread is its own: it is borrowed for the run.
+    CpuMask before;
+    const bool known = pthread_getaffinity_np(pthread_self(), sizeof before.words, before.set()) == 0;
+    if (known) pin_to(first_cpu_);
+    run_members();
+    if (known) pthread_setaffinity_np(pthread_self(), sizeof before.words, before.set());
+  }
+  if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
+}
+
+void ThreadTeam::run_members() {
   failed_.store(false, std::memory_order_relaxed);
   running_.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
   if (size_ > 1) {
@@ -126,7 +152,6 @@ void ThreadTeam::run_erased(Function function, void* context) {
     if (left == 0) break;
     wait_while_equal(running_, left);
   }
-  if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
 }
 
 void ThreadTeam::barrier() {

@@ -19,8 +19,8 @@ namespace kvasir {
 // Its workers take no signals (base/signal_block.h).
 class ThreadTeam {
  public:
-  // `threads` >= 1, including the caller. Workers are pinned to cpus[1], cpus[2], ... when `cpus` is not
-  // empty.
+  // `threads` >= 1, including the caller. When `cpus` is not empty, member m is pinned to cpus[m % its size]:
+  // workers for good, the caller while it is in run(); then it has the processors again that it had.
   explicit ThreadTeam(int threads, const std::vector<int>& cpus = {});
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -42,10 +42,12 @@ class ThreadTeam {
  private:
   using Function = void (*)(void*, int);
   void run_erased(Function function, void* context);
+  void run_members();
   void worker(int member, int cpu);
   void call(int member);
 
   const int size_;
+  int first_cpu_ = -1;  // of member 0
   Function function_ = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<uint32_t> generation_{0};  // bumped to start a run (or to stop)

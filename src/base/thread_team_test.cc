@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <atomic>
@@ -36,6 +37,55 @@ TEST(ThreadTeam, MembersTakeNoSignalsOfTheProcess) {
       blocked[static_cast<size_t>(member)] = sigismember(&mask, signal);
     });
     EXPECT_EQ(blocked, (std::vector<int>{sigismember(&before, signal), own ? 0 : 1, own ? 0 : 1})) << signal;
+  }
+}
+
+// The processors that the calling thread may run on.
+std::vector<int> allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(pthread_getaffinity_np(pthread_self(), sizeof set, &set), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+TEST(ThreadTeam, MembersSitOnTheirProcessors) {
+  const std::vector<int> before = allowed();
+  ThreadTeam free(2);
+  std::vector<std::vector<int>> seen(2);
+  free.run([&](int member) { seen[static_cast<size_t>(member)] = allowed(); });
+  EXPECT_EQ(seen, (std::vector<std::vector<int>>{before, before}));
+
+  // In an order of their own, and fewer processors than members.
+  std::vector<int> cpus(before.rbegin(), before.rend());
+  if (cpus.size() > 3) cpus.resize(3);
+  for (const int threads : {1, 2, 4}) {
+    ThreadTeam team(threads, cpus);
+    std::vector<std::vector<int>> expected, got(static_cast<size_t>(threads));
+    for (size_t member = 0; member < got.size(); ++member) expected.push_back({cpus[member % cpus.size()]});
+    for (int round = 0; round < 2; ++round) {
+      team.run([&](int member) { got[static_cast<size_t>(member)] = allowed(); });
+      EXPECT_EQ(got, expected);
+      EXPECT_EQ(allowed(), before);  // the caller has its own back
+    }
+    EXPECT_THROW(team.run([](int) { throw std::runtime_error("x"); }), std::runtime_error);
+    EXPECT_EQ(allowed(), before);
+  }
+}
+
+// A processor that is not there is no error.
+TEST(ThreadTeam, AProcessorThatIsNotThereCostsOnlySpeed) {
+  const std::vector<int> before = allowed();
+  for (const int cpu : {4095, 1 << 20}) {
+    ThreadTeam team(2, {cpu});
+    int ran = 0;
+    team.run([&](int member) {
+      if (member == 0) ++ran;
+      EXPECT_EQ(allowed(), before);
+    });
+    EXPECT_EQ(ran, 1);
   }
 }
 

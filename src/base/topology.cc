@@ -31,54 +31,71 @@ long number_in(const std::string& path, long otherwise) {
   return end == line.c_str() ? otherwise : value;
 }
 
-// The folders of this process's cgroup v2, from its own up to the root (limits of every ancestor apply).
-std::vector<std::string> cgroup_folders() {
+// A group's folder under `mount`, and those of the groups around it up to the root: limits of all of them
+// apply. In a container `path` may be the host's name of what is mounted as the root: then only that is
+// there.
+std::vector<std::string> folders_up(const std::string& mount, std::filesystem::path path) {
   std::vector<std::string> folders;
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) != 0) continue;
-    std::filesystem::path path = line.substr(3);
-    while (true) {
-      folders.push_back("/sys/fs/cgroup" + (path == "/" ? std::string() : path.string()));
-      if (path == path.root_path() || path.empty()) break;
-      path = path.parent_path();
-    }
+  while (path.has_relative_path()) {
+    folders.push_back(mount + path.string());
+    path = path.parent_path();
   }
-  if (folders.empty()) folders.push_back("/sys/fs/cgroup");
+  folders.push_back(mount);
   return folders;
 }
 
-double cgroup_quota() {
-  double quota = 0;
-  auto lower = [&](double value) {
-    if (value > 0 && (quota == 0 || value < quota)) quota = value;
+}  // namespace
+
+CgroupLimits cgroup_limits(const std::filesystem::path& root) {
+  CgroupLimits limits;
+  const std::string groups = (root / "sys/fs/cgroup").string();
+  const auto lower_cpus = [&](double cpus) {
+    if (cpus > 0 && (limits.cpus == 0 || cpus < limits.cpus)) limits.cpus = cpus;
   };
-  for (const std::string& folder : cgroup_folders()) {
+  const auto lower_memory = [&](const std::string& line) {
+    char* end = nullptr;
+    const unsigned long long bytes = std::strtoull(line.c_str(), &end, 10);
+    if (end != line.c_str()) limits.memory_bytes = std::min<size_t>(limits.memory_bytes, bytes);  // not "max"
+  };
+  const auto version2 = [&](const std::string& folder) {
     std::istringstream text(first_line(folder + "/cpu.max"));
     std::string limit;
     double period = 0;
-    if (text >> limit >> period && limit != "max" && period > 0) lower(std::atof(limit.c_str()) / period);
+    if (text >> limit >> period && limit != "max" && period > 0)
+      lower_cpus(std::atof(limit.c_str()) / period);
+    lower_memory(first_line(folder + "/memory.max"));
+  };
+  const auto version1_cpu = [&](const std::string& folder) {
+    const long quota = number_in(folder + "/cpu.cfs_quota_us", -1);
+    const long period = number_in(folder + "/cpu.cfs_period_us", 0);
+    if (quota > 0 && period > 0) lower_cpus(static_cast<double>(quota) / static_cast<double>(period));
+  };
+  // Lines are "hierarchy:controllers:group"; version 2 has hierarchy 0 and names no controllers
+  // (https://man7.org/linux/man-pages/man7/cgroups.7.html).
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string group = line.substr(second + 1);
+    if (controllers.empty())
+      for (const std::string& folder : folders_up(groups, group)) version2(folder);
+    std::istringstream list(controllers);
+    for (std::string controller; std::getline(list, controller, ',');)
+      // Mounted under all the names of the hierarchy together, with links of one name each.
+      for (const std::string& mount : {groups + "/" + controllers, groups + "/" + controller})
+        for (const std::string& folder : folders_up(mount, group)) {
+          if (controller == "cpu") version1_cpu(folder);
+          if (controller == "memory") lower_memory(first_line(folder + "/memory.limit_in_bytes"));
+        }
   }
-  const long limit_v1 = number_in("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", -1);
-  const long period_v1 = number_in("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 0);
-  if (limit_v1 > 0 && period_v1 > 0) lower(static_cast<double>(limit_v1) / static_cast<double>(period_v1));
-  return quota;
+  // What is mounted at the usual places counts, whatever the process is told of its groups.
+  version2(groups);
+  version1_cpu(groups + "/cpu");
+  lower_memory(first_line(groups + "/memory/memory.limit_in_bytes"));
+  return limits;
 }
-
-size_t cgroup_memory_limit() {
-  size_t limit = SIZE_MAX;
-  for (const std::string& folder : cgroup_folders()) {
-    const std::string line = first_line(folder + "/memory.max");
-    if (!line.empty() && line != "max")
-      limit = std::min<size_t>(limit, std::strtoull(line.c_str(), nullptr, 10));
-  }
-  const std::string v1 = first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  if (!v1.empty()) limit = std::min<size_t>(limit, std::strtoull(v1.c_str(), nullptr, 10));
-  return limit;
-}
-
-}  // namespace
 
 void arrange_cpus(const std::vector<LogicalCpu>& found, Topology& topology) {
   struct Ranked {
@@ -142,7 +159,8 @@ Topology discover_topology() {
     found.push_back(facts);
   }
   arrange_cpus(found, topology);
-  topology.quota_cpus = cgroup_quota();
+  const CgroupLimits limits = cgroup_limits();
+  topology.quota_cpus = limits.cpus;
 
   std::ifstream meminfo("/proc/meminfo");
   std::string field;
@@ -153,7 +171,7 @@ Topology discover_topology() {
     if (field == "MemTotal:") topology.memory_bytes = kib * 1024;
     if (field == "MemAvailable:") topology.available_bytes = kib * 1024;
   }
-  topology.memory_bytes = std::min(topology.memory_bytes, cgroup_memory_limit());
+  topology.memory_bytes = std::min(topology.memory_bytes, limits.memory_bytes);
   topology.available_bytes = std::min(topology.available_bytes, topology.memory_bytes);
 
   std::ifstream cpuinfo("/proc/cpuinfo");

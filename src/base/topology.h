@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -22,9 +24,17 @@ struct Topology {
 
 Topology discover_topology();
 
-// Threads to use when the user names none: one per fast physical core (shares of work are equal, so a slow
-// core would make the others wait), no more than the quota allows, at least 1.
+// Threads to use when the user names none: one per fast physical core (many short ops of a step are shared
+// in equal parts, so a slow core would make the others wait), no more than the quota allows, at least 1.
 int default_threads(const Topology& topology);
+
+// What the control groups of this process, versions 1 and 2, and all groups around them allow.
+struct CgroupLimits {
+  double cpus = 0;                 // processors' worth of time; 0: no limit
+  size_t memory_bytes = SIZE_MAX;  // SIZE_MAX: no limit
+};
+// `root`: where /proc and /sys are, for tests.
+CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
 
 // What discover_topology finds out about one logical processor, and the order it makes of them: for tests.
 struct LogicalCpu {

@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
+
+#include "base/test_folder.h"
 
 namespace kvasir {
 namespace {
@@ -72,6 +77,79 @@ TEST(Topology, SlowCoresOfAHybridProcessorAreNotWaitedFor) {
   EXPECT_EQ(default_threads(topology), 2);
   topology.quota_cpus = 1.5;
   EXPECT_EQ(default_threads(topology), 1);
+}
+
+// A tree of files as the kernel shows them.
+class Cgroups : public testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root_.path() / path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  }
+  CgroupLimits limits() const { return cgroup_limits(root_.path()); }
+  void expect(double cpus, size_t memory) const {
+    EXPECT_EQ(limits().cpus, cpus);
+    EXPECT_EQ(limits().memory_bytes, memory);
+  }
+
+ private:
+  const TestFolder root_{"cgroups"};
+};
+
+TEST_F(Cgroups, NoneIsNoLimit) {
+  expect(0, SIZE_MAX);
+  write("proc/self/cgroup", "0::/");
+  expect(0, SIZE_MAX);
+  write("proc/self/cgroup", "nonsense\n1:\n::\n0::/../../elsewhere");
+  expect(0, SIZE_MAX);
+}
+
+TEST_F(Cgroups, Version2LimitsOfAllGroupsAroundApply) {
+  write("proc/self/cgroup", "0::/a/b/c");
+  write("sys/fs/cgroup/a/b/c/cpu.max", "max 100000");
+  write("sys/fs/cgroup/a/b/c/memory.max", "max");
+  expect(0, SIZE_MAX);
+  write("sys/fs/cgroup/a/cpu.max", "150000 100000");
+  write("sys/fs/cgroup/a/memory.max", "5000000");
+  expect(1.5, 5000000);
+  write("sys/fs/cgroup/a/b/c/cpu.max", "400000 100000");
+  write("sys/fs/cgroup/a/b/c/memory.max", "3000000");
+  expect(1.5, 3000000);
+  write("sys/fs/cgroup/a/b/cpu.max", "50000 200000");
+  expect(0.25, 3000000);
+  write("sys/fs/cgroup/a/b/other/memory.max", "1");  // another's
+  expect(0.25, 3000000);
+}
+
+TEST_F(Cgroups, Version1TheProcesssOwnGroupCounts) {
+  write("proc/self/cgroup",
+        "12:memory:/user/job\n5:cpu,cpuacct:/user/job\n3:cpuset:/\n1:name=systemd:/user\n0::/user");
+  const std::string cpu = "sys/fs/cgroup/cpu,cpuacct/", memory = "sys/fs/cgroup/memory/";
+  write(cpu + "cpu.cfs_quota_us", "-1");
+  write(cpu + "cpu.cfs_period_us", "100000");
+  write(memory + "memory.limit_in_bytes", "9223372036854771712");
+  expect(0, 9223372036854771712u);
+  write(cpu + "user/job/cpu.cfs_quota_us", "250000");
+  write(cpu + "user/job/cpu.cfs_period_us", "100000");
+  write(memory + "user/job/memory.limit_in_bytes", "2000000");
+  expect(2.5, 2000000);
+  write(cpu + "user/cpu.cfs_quota_us", "100000");
+  write(cpu + "user/cpu.cfs_period_us", "100000");
+  write(memory + "user/memory.limit_in_bytes", "1000000");
+  expect(1, 1000000);
+}
+
+// A hierarchy may also be mounted under its controller's own name, and in a container its root is the group.
+TEST_F(Cgroups, Version1InAContainer) {
+  write("proc/self/cgroup", "4:memory:/docker/0123\n3:cpuacct,cpu:/docker/0123");
+  write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000");
+  write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "4096");
+  expect(0.5, 4096);
+  write("sys/fs/cgroup/cpu/docker/0123/cpu.cfs_quota_us", "20000");
+  write("sys/fs/cgroup/cpu/docker/0123/cpu.cfs_period_us", "100000");
+  expect(0.2, 4096);
 }
 
 TEST(Topology, KnowsTheMemory) {

@@ -72,11 +72,10 @@ void fill_depth(engine::Engine& engine, engine::Context& context, int64_t depth)
 
 struct StepCost {
   double weight_bytes = 0;
-  double kv_bytes = 0;
-  double operations = 0;
+  double operations = 0;  // of products with weights, which are what the arithmetic limit is of
 };
 
-// What one step must read and compute, by the ops' own accounts.
+// What one step must read of the weights and compute with them, by the ops' own accounts.
 StepCost step_cost(const models::Model& model, const program::Counts& counts) {
   StepCost cost;
   for (const program::Program* program : {&model.trunk(), &model.head()})
@@ -87,6 +86,15 @@ StepCost step_cost(const models::Model& model, const program::Counts& counts) {
       cost.operations += c.operations;
     }
   return cost;
+}
+
+// Ops that read keys and values; what they read, only the step tells: rows may be at different depths, and
+// stored in different forms.
+std::vector<size_t> cache_readers(const program::Program& trunk, const program::StepState& step) {
+  std::vector<size_t> ops;
+  for (size_t i = 0; i < trunk.ops().size(); ++i)
+    if (trunk.cost(i, step).kv_bytes > 0) ops.push_back(i);
+  return ops;
 }
 
 // One row a kind of op; products by what they give (qkv, attention_out, activated, ...), in order of time.
@@ -169,7 +177,8 @@ int bench(const BenchFlags& flags) {
   const int batch = std::max(1, flags.load.batch);
   LimitProbe probe(engine->executor().team(), model.info().isa, model.info().activations);
   std::vector<MachineLimits> measured;
-  Json out = {{"model", flags.load.model},
+  Json out = {{"schema_version", 1},
+              {"model", flags.load.model},
               {"activations", models::name(model.info().activations)},
               {"isa", name(model.info().isa)},
               {"threads", engine->executor().team().size()},
@@ -180,12 +189,38 @@ int bench(const BenchFlags& flags) {
               {"runs", flags.runs},
               {"prefill_tokens_per_s", nullptr},  // null: not asked for
               {"prefill_arithmetic_fraction", nullptr},
+              {"prefill_bandwidth_fraction", nullptr},
+              {"prefill_limit", nullptr},
               {"decode_tokens_per_s", nullptr},
-              {"decode_bandwidth_fraction", nullptr}};
+              {"decode_bandwidth_fraction", nullptr},
+              {"decode_arithmetic_fraction", nullptr},
+              {"decode_limit", nullptr}};
+  // Of what `bytes` and `operations` take in the runs, as fractions of the limits around each.
+  const auto report_fractions = [&](const std::string& phase, const std::vector<double>& seconds,
+                                    const std::vector<MachineLimits>& limits,
+                                    const std::vector<double>& bytes, double operations) {
+    std::vector<double> read, computed;
+    for (size_t run = 0; run < seconds.size(); ++run) {
+      const MachineLimits of = around(limits, run);
+      read.push_back(bytes[run] / seconds[run] / 1e9 / of.read_bandwidth_gb_s);
+      computed.push_back(operations / seconds[run] / 1e9 / of.peak_arithmetic_gop_s);
+    }
+    const double memory = median(read), arithmetic = median(computed);
+    out[phase + "_bandwidth_fraction"] = memory;
+    out[phase + "_arithmetic_fraction"] = arithmetic;
+    out[phase + "_limit"] = memory >= arithmetic ? "memory" : "arithmetic";  // the nearer one
+  };
+  const models::MemoryPlan& memory = model.memory();
+  // Weights are counted as stored in the file; what a step reads of them is their packed form, a little
+  // larger.
+  const double stored_share = memory.weights_bytes > 0
+                                  ? std::min(1.0, static_cast<double>(memory.stored_bytes) /
+                                                      static_cast<double>(memory.weights_bytes))
+                                  : 1;
 
   if (flags.prompt > 0) {
     const std::vector<int32_t> ids = synthetic_ids(flags.prompt, vocab, 1);
-    std::vector<double> seconds, fractions;
+    std::vector<double> seconds;
     std::vector<MachineLimits> limits;  // one after each run
     for (int run = 0; run <= flags.runs; ++run) {
       engine::Context context = engine->new_context();
@@ -203,14 +238,17 @@ int bench(const BenchFlags& flags) {
       add_profile(out["prefill_profile"], model, engine->executor(), around(limits, limits.size() - 2));
     }
     const double time = median(seconds);
-    const program::Counts counts{flags.prompt, 1, 1};
-    const double operations = step_cost(model, counts).operations;
+    const StepCost cost = step_cost(model, {flags.prompt, 1, 1});
+    const double operations = cost.operations;
+    // Each step reads the weights again.
+    const auto steps =
+        static_cast<double>((flags.prompt + model.maxima().tokens - 1) / model.maxima().tokens);
     out["prefill_seconds"] = time;
     out["prefill_tokens_per_s"] = static_cast<double>(flags.prompt) / time;
     out["prefill_gop_s"] = operations / time / 1e9;
-    for (size_t run = 0; run < seconds.size(); ++run)
-      fractions.push_back(operations / seconds[run] / 1e9 / around(limits, run).peak_arithmetic_gop_s);
-    out["prefill_arithmetic_fraction"] = median(fractions);
+    report_fractions("prefill", seconds, limits,
+                     std::vector<double>(seconds.size(), steps * cost.weight_bytes * stored_share),
+                     operations);
   }
 
   if (flags.tokens > 0) {
@@ -221,13 +259,15 @@ int bench(const BenchFlags& flags) {
     }
     engine::StepBuilder builder(model);
     kv::Step step;
-    std::vector<double> seconds, fractions;
+    std::vector<double> seconds, cache_bytes;  // of each counted run
+    std::vector<size_t> readers;
     std::vector<MachineLimits> limits;  // one after each run
     const std::vector<int32_t> ids = synthetic_ids(flags.tokens * batch, vocab, 2);
     for (int run = 0; run <= flags.runs; ++run) {
       if (run == flags.runs && flags.profile)
         for (const program::Program* program : {&model.trunk(), &model.head()})
           engine->executor().enable_profile(*program);
+      double run_bytes = 0;
       const Clock::time_point start = Clock::now();
       for (int64_t t = 0; t < flags.tokens; ++t) {
         builder.clear();
@@ -238,10 +278,15 @@ int bench(const BenchFlags& flags) {
         engine->cache().reserve(builder.sequences(), builder.counts(), step);
         program::StepState& state = builder.state(step);
         state.candidates = 1;  // the greedy choice is part of a step, as in generating
+        if (readers.empty()) readers = cache_readers(model.trunk(), state);
+        for (const size_t op : readers) run_bytes += model.trunk().cost(op, state).kv_bytes;
         model.run(state, engine->executor());
         step.commit();
       }
-      if (run > 0) seconds.push_back(seconds_since(start));
+      if (run > 0) {
+        seconds.push_back(seconds_since(start));
+        cache_bytes.push_back(run_bytes);
+      }
       limits.push_back(probe.measure());
     }
     measured.insert(measured.end(), limits.begin(), limits.end());
@@ -250,31 +295,19 @@ int bench(const BenchFlags& flags) {
       add_profile(out["decode_profile"], model, engine->executor(), around(limits, limits.size() - 2));
     }
     const double time = median(seconds) / static_cast<double>(flags.tokens);  // of one step
-    const models::MemoryPlan& memory = model.memory();
-    // Weights are counted as stored in the file; what a step reads of them is their packed form, a little
-    // larger.
-    const double stored_share = memory.weights_bytes > 0 ? static_cast<double>(memory.stored_bytes) /
-                                                               static_cast<double>(memory.weights_bytes)
-                                                         : 1;
+    const auto tokens = static_cast<double>(flags.tokens);
     const StepCost cost = step_cost(model, {batch, batch, batch});
-    const double weights = cost.weight_bytes * std::min(1.0, stored_share);
+    const double weights = cost.weight_bytes * stored_share;
     out["decode_operations"] = cost.operations;
-    double kv = 0;
-    const double middle =
-        static_cast<double>(flags.depth) + static_cast<double>(flags.tokens * (flags.runs + 1)) / 2;
-    for (const models::KvGroup& group : model.groups()) {
-      const double keys = group.geometry.window ? std::min<double>(middle, *group.geometry.window) : middle;
-      kv += keys * static_cast<double>(group.bytes_per_token) * batch;
-    }
+    const double kv = median(cache_bytes) / tokens;
     out["decode_seconds_per_step"] = time;
     out["decode_tokens_per_s"] = batch / time;
     out["decode_weight_bytes"] = weights;
     out["decode_kv_bytes"] = kv;
     out["decode_gb_s"] = (weights + kv) / time / 1e9;
-    for (size_t run = 0; run < seconds.size(); ++run)
-      fractions.push_back((weights + kv) * static_cast<double>(flags.tokens) / seconds[run] / 1e9 /
-                          around(limits, run).read_bandwidth_gb_s);
-    out["decode_bandwidth_fraction"] = median(fractions);
+    std::vector<double> bytes;
+    for (const double cached : cache_bytes) bytes.push_back(weights * tokens + cached);
+    report_fractions("decode", seconds, limits, bytes, cost.operations * tokens);
   }
   if (measured.empty()) measured.push_back(probe.measure());
   std::vector<double> reads, peaks;
@@ -299,14 +332,20 @@ int bench(const BenchFlags& flags) {
   std::printf("  limits   %6.1f GB/s read (%.1f to %.1f between runs), %7.0f Gop/s\n",
               out["read_bandwidth_gb_s"].get<double>(), out["read_bandwidth_gb_s_range"][0].get<double>(),
               out["read_bandwidth_gb_s_range"][1].get<double>(), out["peak_arithmetic_gop_s"].get<double>());
+  const auto nearer = [&](const std::string& phase) {
+    const auto limit = out[phase + "_limit"].get<std::string>();
+    return fmt::format(
+        "{:5.1f}% of the {} limit",
+        out[phase + (limit == "memory" ? "_bandwidth_fraction" : "_arithmetic_fraction")].get<double>() * 100,
+        limit);
+  };
   if (flags.prompt > 0)
-    std::printf("  prefill  %6lld tokens        %9.1f tokens/s  %5.1f%% of the arithmetic limit\n",
-                static_cast<long long>(flags.prompt), out["prefill_tokens_per_s"].get<double>(),
-                out["prefill_arithmetic_fraction"].get<double>() * 100);
+    std::printf("  prefill  %6lld tokens        %9.1f tokens/s  %s\n", static_cast<long long>(flags.prompt),
+                out["prefill_tokens_per_s"].get<double>(), nearer("prefill").c_str());
   if (flags.tokens > 0)
-    std::printf("  decode   %3d rows, depth %-6lld %8.1f tokens/s  %5.1f%% of the memory limit\n", batch,
+    std::printf("  decode   %3d rows, depth %-6lld %8.1f tokens/s  %s\n", batch,
                 static_cast<long long>(flags.depth), out["decode_tokens_per_s"].get<double>(),
-                out["decode_bandwidth_fraction"].get<double>() * 100);
+                nearer("decode").c_str());
   if (out.contains("prefill_profile")) print_profile("prefill, last run", out["prefill_profile"]);
   if (out.contains("decode_profile")) print_profile("decode, last run", out["decode_profile"]);
   return kExitDone;

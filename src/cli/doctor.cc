@@ -127,7 +127,7 @@ int doctor(CLI::App& app, bool json, bool quick) {
               static_cast<double>(topology.available_bytes) / 1e9);
   if (!quick)
     for (const auto& [key, value] : out["limits"].items())
-      std::printf("%-11s %s\n", "measured", (key + " " + json_text(value)).c_str());
+      std::printf("%-11s %-14s %8.1f\n", "measured", key.c_str(), value.get<double>());
   std::printf("models      %s\n", printable_lines(models_folder().string()).c_str());
   if (out.contains("hub"))
     std::printf("hub         %s, cache %s, %s%s\n", out["hub"]["endpoint"].get<std::string>().c_str(),

@@ -45,7 +45,8 @@ void LoadFlags::add_to(CLI::App& command, bool with_batch) {
   add_list(group, "--kv-layer", kv_layer, "A[-B]=CODEC", "Codec of some layers");
   add_whole(group, "--kv-start", kv_start, "Tokens that stay plain before a row converts", 0);
   add_choice(group, "--kv-plain", kv_plain, {"f32", "f16", "bf16"}, "Plain type of encoded layers");
-  add_whole(group, "--kv-page", kv_page, "Tokens a KV page: a power of two (default 64)", 16, 256);
+  add_whole(group, "--kv-page", kv_page, "Tokens a KV page: a power of two from 16 to 256 (default 64)", 16,
+            256);
   add_text(group, "--pack", pack, kFileValue,
            "Packed weights to map, auto (default: what kvasir pack wrote beside the model) or off");
   add_memory(group, memory);

@@ -10,24 +10,15 @@
 namespace kvasir::cli {
 
 NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t columns)
-    : path_(std::move(path)),
-      partial_(path_.string() + fmt::format(".partial-{}", ::getpid())),
-      expected_(rows * columns) {
-  // A device or a pipe (/dev/null, a FIFO) takes the stream itself: a file renamed onto it would replace it.
-  std::error_code ignored;
-  const std::filesystem::file_status there = std::filesystem::status(path_, ignored);
-  if (std::filesystem::exists(there) && std::filesystem::is_other(there)) partial_.clear();
-  if (std::filesystem::is_directory(there)) {
-    errno = EISDIR;
-    fail("cannot be written");
+    : path_(std::move(path)), target_(write_target(path_)), expected_(rows * columns) {
+  if (target_.stream) {
+    file_ = std::fopen(path_.c_str(), "wbe");
+  } else {
+    remove_dead_partials_of(target_.path);
+    const int descriptor = make_partial(target_.path, partial_, registered_);
+    if (descriptor >= 0) file_ = ::fdopen(descriptor, "wb");
   }
-  if (!partial_.empty()) {
-    registered_.watch(partial_);
-    remove_dead_partials_of(path_);
-  }
-  file_ = std::fopen(partial_.empty() ? path_.c_str() : partial_.c_str(), "wbe");
   if (file_ == nullptr) fail("cannot be created");
-  if (!partial_.empty()) hold_partial(::fileno(file_));
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
   // Magic, version and length take 10 bytes; the whole header is a multiple of 64 and ends with a newline.
@@ -80,7 +71,7 @@ void NpyWriter::finish() {
     fail("cannot be written");
   }
   file_ = nullptr;
-  if (!partial_.empty() && ::rename(partial_.c_str(), path_.c_str()) != 0) {
+  if (!partial_.empty() && ::rename(partial_.c_str(), target_.path.c_str()) != 0) {
     const int error = errno;
     ::unlink(partial_.c_str());
     errno = error;

@@ -26,7 +26,9 @@ class NpyWriter {
 
  private:
   [[noreturn]] void fail(const char* what);
-  std::filesystem::path path_, partial_;  // partial_ is empty when the path is a device or a pipe
+  std::filesystem::path path_;
+  WriteTarget target_;
+  std::filesystem::path partial_;  // empty: a stream
   PartialFile registered_;
   std::FILE* file_ = nullptr;
   int64_t expected_;

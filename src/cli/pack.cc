@@ -15,7 +15,7 @@ namespace kvasir::cli {
 namespace {
 
 struct PackFlags {
-  std::string model, out;
+  std::string model, out, memory;
   int threads = 0;
   bool json = false;
 };
@@ -30,7 +30,17 @@ int pack(const PackFlags& flags) {
                 printable(out.string()));
   engine::EngineOptions given;
   given.load.threads = flags.threads;
-  models::LoadOptions options = engine::with_defaults(given).load;
+  if (!flags.memory.empty()) given.memory_budget = parse_size(flags.memory, "--memory");
+  given = engine::with_defaults(given);
+  const engine::PackMemory memory = engine::plan_pack_memory(model, given);
+  if (!memory.fits)
+    throw Error(
+        ErrorCode::resource_exhausted,
+        fmt::format("{} does not fit: {} MB needed to pack it, {} MB available", printable(model.string()),
+                    memory.total_bytes / 1000000, memory.available_bytes / 1000000),
+        fmt::format("  largest weight {} bytes\n  process        {} bytes", memory.weight_bytes,
+                    memory.process_bytes));
+  models::LoadOptions options = given.load;
   Progress progress("packing");
   options.progress = progress.callback();
   const auto start = std::chrono::steady_clock::now();
@@ -42,11 +52,12 @@ int pack(const PackFlags& flags) {
                 {"model", model.string()},
                 {"pack_file", out.string()},
                 {"bytes", bytes},
+                {"memory_bytes", memory.total_bytes},
                 {"seconds", seconds}},
                1);
   else
-    std::printf("%s: %.1f MB, packed in %.1f s; runs of %s map it\n", out.c_str(),
-                static_cast<double>(bytes) / 1e6, seconds,
+    std::printf("%s: %.1f MB, packed in %.1f s with %.0f MB of memory; runs of %s map it\n", out.c_str(),
+                static_cast<double>(bytes) / 1e6, seconds, static_cast<double>(memory.total_bytes) / 1e6,
                 flags.out.empty() ? flags.model.c_str() : ("this model with --pack " + out.string()).c_str());
   return kExitDone;
 }
@@ -60,11 +71,13 @@ void add_pack(CLI::App& app, Invocation& invocation) {
   add_output(*command, "--out,-o", flags->out,
              "File to write (default: MODEL.kpack beside a file, kvasir.kpack in a folder)");
   add_threads(*command, flags->threads);
+  add_memory(*command, flags->memory);
   add_json(*command, flags->json);
   command->footer(
       "Example: kvasir pack model.gguf && kvasir chat model.gguf\n"
-      "The file is as large as the packed weights. A model that changes needs a\n"
-      "new one: runs say so and pack in memory.");
+      "The file is as large as the packed weights. They are written one after the\n"
+      "other: memory is needed for the largest of them. A model that changes needs\n"
+      "a new file: runs say so and pack in memory.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return pack(*flags); }; });
 }
 

@@ -1,6 +1,5 @@
 #include "cli/remote_plan.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,13 +31,10 @@ class SparseFolder {
     constexpr std::string_view kPrefix = "kvasir-plan-";
     const fs::path temporary = fs::temp_directory_path();
     remove_dead_partials(temporary, kPrefix);
-    std::string pattern = (temporary / fmt::format("{}{}-XXXXXX", kPrefix, ::getpid())).string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw_error(ErrorCode::not_found, "{}: no folder can be made: {}", printable(pattern),
+    descriptor_ = make_partial_folder((temporary / kPrefix).string(), path_);
+    if (descriptor_ < 0)
+      throw_error(ErrorCode::not_found, "{}: no folder can be made: {}", printable(path_.string()),
                   std::strerror(errno));
-    path_ = pattern;
-    descriptor_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor_ >= 0) hold_partial(descriptor_);
   }
   SparseFolder(const SparseFolder&) = delete;
   SparseFolder& operator=(const SparseFolder&) = delete;

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -52,20 +54,24 @@ int run_program(const std::vector<std::string>& arguments) {
 // A folder that disappears with its owner, whatever happens.
 class ScratchFolder {
  public:
-  explicit ScratchFolder(fs::path path) : path_(std::move(path)) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
+  explicit ScratchFolder(const fs::path& target)
+      : descriptor_(make_partial_folder(target.string() + ".partial-", path_)) {
+    if (descriptor_ < 0)
+      throw_error(ErrorCode::not_found, "{}: no folder can be made: {}", printable(path_.string()),
+                  std::strerror(errno));
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
   ~ScratchFolder() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
+    ::close(descriptor_);
   }
   const fs::path& path() const { return path_; }
 
  private:
   fs::path path_;
+  int descriptor_;  // holds it
 };
 
 void fetch(const StarterModel& model, const fs::path& target) {
@@ -79,7 +85,7 @@ void fetch(const StarterModel& model, const fs::path& target) {
                 target.parent_path().string(), space.available / 1000000, wanted / 1000000, model.short_name);
   install_interrupt_handler();
   remove_dead_partials_of(target);
-  const ScratchFolder scratch(target.string() + fmt::format(".partial-{}", ::getpid()));
+  const ScratchFolder scratch(target);
   std::vector<std::string> command = {"python3",
                                       "-m",
                                       "pip",

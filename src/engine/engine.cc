@@ -69,11 +69,13 @@ std::unique_ptr<Engine> Engine::open(const std::filesystem::path& path, const En
                                            : std::string()),
         describe(report));
   options.load.ledger = engine->ledger_.get();
-  // With several memory nodes the packing team and the running one sit on the same processors: a panel of a
-  // weight is packed, hence placed, by the member that will read it.
+  // With several memory nodes the packing team and the running one sit on the same processors: a member
+  // packs, hence places, a contiguous part of each matrix's panels, and takes from about the same part first
+  // when a step is computed (SharedWork). What is mapped from a packed file lies where the page cache has it.
   const Topology topology = discover_topology();
-  if (options.pin_threads || topology.numa_nodes > 1) options.load.cpus = topology.cpus;
+  if (options.load.cpus.empty() && topology.numa_nodes > 1) options.load.cpus = topology.cpus;
   engine->model_ = models::Model::load(path, options.load);
+  engine->report_.pack_file = engine->model_->memory().pack_file;  // not of one that proved damaged
   engine->team_ = std::make_unique<ThreadTeam>(options.load.threads, options.load.cpus);
   engine->executor_ = std::make_unique<program::CpuExecutor>(*engine->team_);
   const CachePlan cache = plan_cache(engine->model_->memory().kv_shape, options, report.context);

@@ -28,7 +28,6 @@ namespace kvasir::engine {
 
 struct EngineOptions {
   models::LoadOptions load;  // threads = 0: one per physical core within quota; ledger is the engine's own
-  bool pin_threads = false;
   size_t memory_budget = 0;  // bytes; 0: what the machine has available
   // Tokens that KV pages are planned for, when load.context names none: a short run need not reserve the
   // model's whole context. It bounds what a request may use, and changes nothing else (numerics follow the

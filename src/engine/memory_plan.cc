@@ -15,6 +15,14 @@ namespace {
 constexpr size_t kProcessBytes = size_t{24} << 20;
 constexpr size_t kBytesPerVocabularyEntry = 160;
 
+size_t process_bytes(int64_t vocab) {
+  return kProcessBytes + static_cast<size_t>(vocab) * kBytesPerVocabularyEntry;
+}
+
+size_t available_bytes(const EngineOptions& options) {
+  return options.memory_budget > 0 ? options.memory_budget : discover_topology().available_bytes;
+}
+
 }  // namespace
 
 EngineOptions with_defaults(const EngineOptions& given) {
@@ -64,10 +72,9 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   report.kv_start = plan.kv_shape.start;
   report.kv_key = plan.kv_key;
   report.kv_notes = plan.kv_notes;
-  report.process_bytes = kProcessBytes + static_cast<size_t>(info.vocab) * kBytesPerVocabularyEntry;
+  report.process_bytes = process_bytes(info.vocab);
   report.model_context = info.model_context;
-  const Topology topology = discover_topology();
-  report.available_bytes = options.memory_budget > 0 ? options.memory_budget : topology.available_bytes;
+  report.available_bytes = available_bytes(options);
   for (const models::KvGroup& group : plan.kv_groups) report.kv_bytes_per_token += group.bytes_per_token;
 
   auto total_at = [&](int64_t context) {
@@ -104,6 +111,18 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
                        report.process_bytes + report.prefix_bytes;
   report.fits = report.total_bytes <= report.available_bytes;
   return report;
+}
+
+PackMemory plan_pack_memory(const std::filesystem::path& path, const EngineOptions& options) {
+  models::ModelInfo info;
+  const models::MemoryPlan plan = models::Model::plan(path, options.load, &info);
+  PackMemory memory;
+  memory.weight_bytes = plan.largest_weight_bytes;
+  memory.process_bytes = process_bytes(info.vocab);
+  memory.total_bytes = memory.weight_bytes + memory.process_bytes;
+  memory.available_bytes = available_bytes(options);
+  memory.fits = memory.total_bytes <= memory.available_bytes;
+  return memory;
 }
 
 std::string describe(const MemoryReport& report) {

@@ -15,6 +15,16 @@ EngineOptions with_defaults(const EngineOptions& options);
 
 MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions& options);
 
+// What `kvasir pack` takes: one packed weight at a time, and the process.
+struct PackMemory {
+  size_t weight_bytes = 0;  // of the largest
+  size_t process_bytes = 0;
+  size_t total_bytes = 0;
+  size_t available_bytes = 0;
+  bool fits = false;
+};
+PackMemory plan_pack_memory(const std::filesystem::path& path, const EngineOptions& options);
+
 struct CachePlan {
   kv::CacheShape shape;
   kv::CacheCapacity capacity;

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "formats/checked.h"
 
@@ -103,9 +102,9 @@ PackFile PackFile::open(const std::filesystem::path& path) {
   return pack;
 }
 
-void write_pack_file(const std::filesystem::path& path, const PackContents& contents,
-                     std::span<const std::byte> data) {
-  KVASIR_CHECK(data.size() == contents.data_bytes);
+namespace {
+
+std::vector<std::byte> header_of(const PackContents& contents) {
   std::vector<std::byte> head;
   for (char c : kMagic) head.push_back(static_cast<std::byte>(c));
   append(head, kPackFormatVersion);
@@ -130,12 +129,39 @@ void write_pack_file(const std::filesystem::path& path, const PackContents& cont
   }
   append(head, static_cast<uint64_t>(XXH3_64bits(head.data(), head.size())));
   KVASIR_CHECK(head.size() == header_bytes);
+  return head;
+}
 
-  AtomicFile file(path);
-  file.write(head);
-  file.write_zeros((kPage - header_bytes % kPage) % kPage);
-  file.write(data);
-  file.commit();
+}  // namespace
+
+PackWriter::PackWriter(const std::filesystem::path& path, PackContents contents)
+    : contents_(std::move(contents)),
+      data_offset_((header_of(contents_).size() + kPage - 1) / kPage * kPage),
+      file_(write_target_file(path)) {
+  file_.write_zeros(data_offset_);
+}
+
+void PackWriter::write(uint64_t offset, std::span<const std::byte> bytes) {
+  KVASIR_CHECK(data_offset_ + offset >= file_.written());
+  file_.write_zeros(data_offset_ + offset - file_.written());
+  file_.write(bytes);
+}
+
+uint64_t PackWriter::finish(std::vector<PackEntry> entries) {
+  KVASIR_CHECK(file_.written() == data_offset_ + contents_.data_bytes);
+  contents_.entries = std::move(entries);
+  const std::vector<std::byte> head = header_of(contents_);
+  KVASIR_CHECK((head.size() + kPage - 1) / kPage * kPage == data_offset_);
+  file_.rewrite(0, head);
+  file_.commit();
+  return file_.written();
+}
+
+void write_pack_file(const std::filesystem::path& path, const PackContents& contents,
+                     std::span<const std::byte> data) {
+  PackWriter writer(path, contents);
+  writer.write(0, data);
+  writer.finish(contents.entries);
 }
 
 }  // namespace kvasir::formats

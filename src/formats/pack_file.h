@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/mapped_file.h"
 
 namespace kvasir::formats {
@@ -56,7 +57,24 @@ class PackFile {
   std::span<const std::byte> data_;
 };
 
-// Writes the file; it appears whole or not at all. `data` holds contents.data_bytes.
+// Writes a file whose data comes in pieces; it appears whole or not at all. Its header, which holds digests
+// of the data, is written last: a device or a pipe is refused (Error{not_found}).
+class PackWriter {
+ public:
+  // Of the contents everything is known but the digests.
+  PackWriter(const std::filesystem::path& path, PackContents contents);
+  // Bytes from `offset` of the data on, ascending; zeros up to there.
+  void write(uint64_t offset, std::span<const std::byte> bytes);
+  // `entries`: those of the contents, with digests. Returns the file's size.
+  uint64_t finish(std::vector<PackEntry> entries);
+
+ private:
+  PackContents contents_;
+  uint64_t data_offset_;
+  AtomicFile file_;
+};
+
+// The same of data that is there as a whole: contents.data_bytes.
 void write_pack_file(const std::filesystem::path& path, const PackContents& contents,
                      std::span<const std::byte> data);
 

@@ -1,6 +1,7 @@
 #include "kv/kvk_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -239,6 +240,16 @@ TEST(KvkFile, EmptySequencesAreRefused) {
   TestRow row{f.cache.create(), {}};
   EXPECT_THROW(write_kvk(f.file(), f.header(row), row.sequence), Error);
   EXPECT_EQ(files_in(f.folder.path()), 0u);
+}
+
+// Its beginning is written last: a pipe cannot take that, and must not be replaced.
+TEST(KvkFile, APipeIsRefused) {
+  Fixture f({.page = 4});
+  TestRow row = f.computed(10);
+  ASSERT_EQ(::mkfifo(f.file().c_str(), 0600), 0);
+  EXPECT_THROW(write_kvk(f.file(), f.header(row), row.sequence), Error);
+  EXPECT_TRUE(std::filesystem::is_fifo(f.file()));
+  EXPECT_EQ(files_in(f.folder.path()), 1u);
 }
 
 TEST(KvkFile, AFullDiskLeavesNothingBehind) {

@@ -23,7 +23,9 @@ constexpr size_t kPreamble = 64;
 class Draft {
  public:
   explicit Draft(const std::filesystem::path& path)
-      : path_(path), draft_(fmt::format("{}.{}.tmp", path.string(), ::getpid())), registered_(draft_) {
+      : path_(write_target_file(path)),
+        draft_(fmt::format("{}.{}.tmp", path_.string(), ::getpid())),
+        registered_(draft_) {
     fd_ = ::open(draft_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd_ < 0) fail("cannot be created");
   }

@@ -31,6 +31,11 @@ class PageLayout {
     return token_bytes_;
   }  // canonical bytes of one token: all layers, K planes then V planes
 
+  // What a token takes in memory for one layer: its share of a page.
+  double layer_token_bytes() const {
+    return static_cast<double>(page_bytes_) / geometry_.page_tokens / geometry_.layers;
+  }
+
   // Canonical bytes of slots [first, first + count) of a page, token after token; each token: layer by layer,
   // the planes in the order of kv-cache.md 2.1, each plane head by head. out.size() == count * token_bytes().
   virtual void export_tokens(const std::byte* page, int first, int count, std::span<std::byte> out) const = 0;

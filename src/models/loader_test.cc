@@ -248,5 +248,53 @@ TEST_F(Loader, BitsDoNotDependOnChunksOrThreadsInAnyMode) {
   }
 }
 
+// The same of other kinds of family (windows and caps, experts, norms behind, fused projections), and of a
+// row beside another one.
+TEST_F(Loader, BitsDoNotDependOnChunksThreadsOrRowsInAnyFamily) {
+  struct Kind {
+    const char *family, *format;
+  };
+  for (const Kind& kind : {Kind{"gemma2", "gguf-q4_0"}, Kind{"qwen3_moe", "mlx-affine-4-32"},
+                           Kind{"olmo2", "gguf-q4_1"}, Kind{"phi3", "bf16"}}) {
+    const bool gguf = std::string_view(kind.format).starts_with("gguf");
+    const fs::path file = path_ / (std::string(kind.family) + (gguf ? ".gguf" : ""));
+    synthesize(synth_config(kind.family, "tiny"), synth_format(kind.format), 2, file);
+    const bool integers = std::string_view(kind.format) != "bf16";
+    for (IsaLevel isa : compiled_isa_levels()) {
+      if (!machine_has(isa)) continue;
+      for (Activations mode : {Activations::f32, Activations::bf16, Activations::int8, Activations::int16}) {
+        if (!integers && (mode == Activations::int8 || mode == Activations::int16)) continue;
+        LoadOptions how = options(mode);
+        how.isa = isa;
+        how.rows = 2;
+        const auto loaded = [&](int threads) {
+          how.threads = threads;
+          return Model::load(file, how);
+        };
+        const auto where = [&](const char* what) {
+          return fmt::format("{} {} {} {}", kind.family, name(isa), name(mode), what);
+        };
+        const auto one = loaded(1), two = loaded(2);
+        const std::vector<int32_t> ids = some_ids(static_cast<int32_t>(one->info().vocab));
+        const auto want = TestRunner(*one, 1, 64, 1, 32).run(ids, static_cast<int64_t>(ids.size()));
+        ASSERT_EQ(TestRunner(*one, 1, 64, 1, 32).run(ids, 1), want) << where("one at a time");
+        ASSERT_EQ(TestRunner(*two, 2, 64, 1, 32).run(ids, 7), want) << where("two threads");
+        // Beside another row, whose steps have other sizes.
+        TestRunner both(*two, 2, 64, 2, 32);
+        for (size_t at = 0, step = 1; at < ids.size(); ++step) {
+          const size_t count = std::min(ids.size() - at, 1 + step % 5);
+          const std::vector<int32_t> other(ids.rbegin() + static_cast<int64_t>(step % 4),
+                                           ids.rbegin() + static_cast<int64_t>(step % 4 + 1 + step % 3));
+          const auto got = both.step(
+              {{ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(at + count)},
+               other});
+          for (size_t i = 0; i < count; ++i) ASSERT_EQ(got[i], want[at + i]) << where("two rows");
+          at += count;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvasir::models

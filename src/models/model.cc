@@ -182,8 +182,9 @@ struct Planned {
   Layers layers;
   MemoryPlan memory;
   ModelInfo info;
-  std::optional<formats::PackFile> pack;  // to be mapped in place of packing
-  std::string note;                       // why a pack file that is there is not used
+  std::optional<formats::PackFile> pack;    // to be mapped in place of packing
+  std::string note;                         // why a pack file that is there is not used
+  std::vector<formats::PackEntry> entries;  // of packed weights, without digests
 };
 
 Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesystem::path& path) {
@@ -205,6 +206,8 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
 
   planned.memory.weights_bytes = weights.bytes();
   planned.memory.stored_bytes = weights.stored_bytes();
+  planned.memory.largest_weight_bytes = weights.largest();
+  planned.entries = weights.entries();
   planned.pack =
       find_pack(options.pack, opened.checkpoint, config, planned.memory.weights_bytes, planned.note);
   if (planned.pack) planned.memory.pack_file = planned.pack->path();
@@ -255,8 +258,18 @@ class PackedModel final : public Model {
     }
     Recorded programs;
     if (pack_) {
-      programs = record_mapped(opened, planned, options, team);
-    } else {
+      try {
+        programs = record_mapped(opened, planned, options, team);
+      } catch (const Error& error) {
+        // Found only now, since a plan reads no weights.
+        if (options.pack.use != PackChoice::Use::automatic || error.code() != ErrorCode::corrupt_file) throw;
+        if (options.note) options.note(packed_in_memory(error.what()));
+        weights_ = std::make_unique<WeightStore>(opened.checkpoint, opened.config);
+        pack_.reset();
+        memory_.pack_file.clear();
+      }
+    }
+    if (!pack_) {
       weights_arena_ = Arena(memory_.weights_bytes, options.ledger, MemoryCategory::weights);
       weights_->load_into(weights_arena_, team, memory_.weights_bytes, options.progress);
       programs = record(opened.config, *weights_, planned.graph, options);
@@ -377,15 +390,16 @@ size_t Model::write_pack(const std::filesystem::path& path, const LoadOptions& o
   contents.layout_version = ops::kComputeLayoutVersion;
   contents.source = source_identity(opened.checkpoint, opened.config);
   contents.data_bytes = planned.memory.weights_bytes;
-  Arena arena(planned.memory.weights_bytes, options.ledger, MemoryCategory::weights);
+  contents.entries = planned.entries;
+  formats::PackWriter writer(out, std::move(contents));
   WeightStore weights(opened.checkpoint, opened.config);
   ThreadTeam team(options.threads, options.cpus);
-  weights.load_into(arena, team, planned.memory.weights_bytes, options.progress);
+  weights.stream_to([&](size_t offset, std::span<const std::byte> bytes) { writer.write(offset, bytes); },
+                    planned.memory.largest_weight_bytes, options.ledger, team, planned.memory.weights_bytes,
+                    options.progress);
   record(opened.config, weights, planned.graph, plain);
-  KVASIR_CHECK(arena.used() == contents.data_bytes);
-  contents.entries = weights.entries();
-  formats::write_pack_file(out, contents, {arena.data(), contents.data_bytes});
-  return static_cast<size_t>(std::filesystem::file_size(out));
+  KVASIR_CHECK(weights.bytes() == planned.memory.weights_bytes);
+  return writer.finish(weights.entries());
 }
 
 void Model::run_trunk(const program::StepState& step, program::CpuExecutor& executor) {

@@ -53,7 +53,7 @@ Activations parse_activations(std::string_view text, std::string_view what);
 struct LoadOptions {
   IsaLevel isa = best_isa_level();
   int threads = 1;  // size of the team that will run the programs: sizes per-thread scratch, never a result
-  std::vector<int> cpus;  // where the packing team's workers sit (ThreadTeam); empty: anywhere
+  std::vector<int> cpus;  // where the packing and the running team sit (ThreadTeam); empty: anywhere
   Activations activations = Activations::automatic;
   int64_t context = 0;   // tokens a sequence may hold; 0: the model's own limit
   int rows = 1;          // most sequences in one step
@@ -90,10 +90,11 @@ struct MaskClass {
 };
 
 struct MemoryPlan {
-  size_t weights_bytes = 0;    // packed; what the ledger will hold
-  size_t stored_bytes = 0;     // of the tensors that are packed, in the file
-  std::string pack_file;       // mapped in place of packing (weights_bytes are its pages); empty: none
-  size_t workspace_bytes = 0;  // of both programs at the maxima
+  size_t weights_bytes = 0;         // packed; what the ledger will hold
+  size_t stored_bytes = 0;          // of the tensors that are packed, in the file
+  size_t largest_weight_bytes = 0;  // packed, of one matrix or vector
+  std::string pack_file;            // mapped in place of packing (weights_bytes are its pages); empty: none
+  size_t workspace_bytes = 0;       // of both programs at the maxima
   std::vector<KvGroup> kv_groups;
   // Bytes of the pools for `rows` sequences of `context` tokens each (windows bounded, chunk in flight
   // included).
@@ -132,8 +133,9 @@ class Model {
   static MemoryPlan plan(const std::filesystem::path& path, const LoadOptions& options,
                          ModelInfo* info = nullptr);
   static std::unique_ptr<Model> load(const std::filesystem::path& path, const LoadOptions& options);
-  // Packs the weights of the model at `path` into a file that later loads map (LoadOptions::pack). The file
-  // appears whole or not at all. Returns its size.
+  // Packs the weights of the model at `path` into a file that later loads map (LoadOptions::pack), one after
+  // the other: of memory it takes MemoryPlan::largest_weight_bytes. The file appears whole or not at all.
+  // Returns its size.
   static size_t write_pack(const std::filesystem::path& path, const LoadOptions& options,
                            const std::filesystem::path& out);
   virtual ~Model() = default;

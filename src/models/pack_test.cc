@@ -1,11 +1,13 @@
 // Packed files: the same bits as packing in memory, and a refusal by name of everything that is not that.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "base/test_folder.h"
 #include "formats/pack_file.h"
 #include "models/model.h"
@@ -108,6 +110,92 @@ TEST_F(Pack, AutomaticTakesTheFileBesideTheModelAndSaysWhenItDoesNotMatch) {
   EXPECT_THAT(notes[0], HasSubstr("before it changed"));
   EXPECT_THAT(notes[0], HasSubstr("packed in memory"));
   EXPECT_EQ(logits(*model), expected);
+}
+
+// A plan reads no weights, so what is wrong with them is found while they are mapped: the same note, the same
+// packing in memory, the same bits, key and ledger.
+TEST_F(Pack, AutomaticPacksInMemoryWhereTheFileIsDamaged) {
+  for (const char* format : {"gguf-q4_0", "mlx-affine-4-32"}) {
+    const fs::path file = model(format), packed = default_pack_path(file);
+    Model::write_pack(file, options(), packed);
+    const std::string good = read_file(packed, size_t{1} << 30);
+    const formats::PackFile pack = formats::PackFile::open(packed);
+    const auto size = static_cast<int64_t>(good.size());
+    const auto data = size - static_cast<int64_t>(pack.data().size());
+    auto plain = Model::load(file, options());
+    const auto expected = logits(*plain);
+    // The first weight, one between, the last byte; the header's checksum; an entry of another name.
+    const auto middle = data + static_cast<int64_t>(pack.contents().entries[5].offset);
+    for (const int64_t at : {data, middle, size - 1, int64_t{70}}) {
+      write_file_atomically(packed, good);
+      flip(packed, at);
+      std::vector<std::string> notes;
+      std::vector<size_t> done;
+      MemoryLedger ledger;
+      LoadOptions how = options({PackChoice::Use::automatic, {}});
+      how.note = [&](const std::string& note) { notes.push_back(note); };
+      how.ledger = &ledger;
+      auto model = Model::load(file, how);
+      ASSERT_EQ(notes.size(), 1u) << format << " at " << at;
+      EXPECT_THAT(notes[0], HasSubstr(packed.string() + ": damaged packed model"));
+      EXPECT_THAT(notes[0], HasSubstr("(weights are packed in memory)"));
+      EXPECT_EQ(model->memory().pack_file, "");
+      EXPECT_EQ(ledger.bytes(MemoryCategory::weights), model->memory().weights_bytes);
+      EXPECT_EQ(model->numerics_key().hex(), plain->numerics_key().hex());
+      EXPECT_EQ(logits(*model), expected) << format << " at " << at;
+      model.reset();
+      EXPECT_EQ(ledger.bytes(MemoryCategory::weights), 0u);
+    }
+    // An entry that is not the model's, in a file whose checksums are all right.
+    formats::PackContents contents = pack.contents();
+    contents.entries[1].name += "x";
+    formats::write_pack_file(packed, contents, pack.data());
+    LoadOptions how = options({PackChoice::Use::automatic, {}});
+    std::string note;
+    how.note = [&](const std::string& text) { note = text; };
+    EXPECT_EQ(logits(*Model::load(file, how)), expected);
+    EXPECT_THAT(note, HasSubstr("entry 1 is not"));
+  }
+}
+
+// A cancelled load is not taken for a damaged file.
+TEST_F(Pack, CancellingIsNotDamage) {
+  const fs::path file = model("gguf-q4_0");
+  Model::write_pack(file, options(), default_pack_path(file));
+  LoadOptions how = options({PackChoice::Use::automatic, {}});
+  how.progress = [](size_t, size_t) { return false; };
+  EXPECT_THAT(refusal(file, how), HasSubstr("[cancelled]"));
+}
+
+// Memory for one weight at a time, whatever the family asks for.
+TEST_F(Pack, PackingTakesTheMemoryOfTheLargestWeight) {
+  for (const std::string& family : synth_families()) {
+    const fs::path folder = path_ / family, packed = path_ / (family + ".kpack");
+    synthesize(synth_config(family, "tiny"), synth_format("bf16"), 3, folder);
+    MemoryLedger ledger;
+    LoadOptions how = options();
+    how.ledger = &ledger;
+    const MemoryPlan plan = Model::plan(folder, options());
+    EXPECT_LT(plan.largest_weight_bytes, plan.weights_bytes / 2) << family;
+    Model::write_pack(folder, how, packed);
+    EXPECT_EQ(ledger.high_water(MemoryCategory::weights), plan.largest_weight_bytes) << family;
+    EXPECT_EQ(ledger.bytes(MemoryCategory::weights), 0u) << family;
+    EXPECT_EQ(logits(*Model::load(folder, options({PackChoice::Use::file, packed}))),
+              logits(*Model::load(folder, options())))
+        << family;
+  }
+}
+
+TEST_F(Pack, APipeIsRefused) {
+  const fs::path file = model("gguf-q4_0"), pipe = path_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  try {
+    Model::write_pack(file, options(), pipe);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a device or a pipe"));
+  }
+  EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
 TEST_F(Pack, AFileThatWasAskedForIsThatModelOrAnError) {

@@ -36,6 +36,10 @@ formats::PackFile open_matching(const std::filesystem::path& path, const formats
 
 }  // namespace
 
+std::string packed_in_memory(std::string_view why) {
+  return fmt::format("{} (weights are packed in memory)", why);
+}
+
 PackChoice pack_choice(const std::string& text) {
   if (text == "off") return {};
   if (text == "auto") return {PackChoice::Use::automatic, {}};
@@ -82,7 +86,7 @@ std::optional<formats::PackFile> find_pack(const PackChoice& choice, const forma
   try {
     return open_matching(path, checkpoint, config, weights_bytes);
   } catch (const Error& error) {
-    note = fmt::format("{} (weights are packed in memory)", error.what());
+    note = packed_in_memory(error.what());
     return std::nullopt;
   }
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "formats/checkpoint.h"
 #include "formats/pack_file.h"
@@ -30,6 +31,9 @@ PackChoice pack_choice(const std::string& text);
 
 // Where `kvasir pack` writes and `auto` looks: <model>.gguf.kpack beside a file, kvasir.kpack in a folder.
 std::filesystem::path default_pack_path(const std::filesystem::path& model);
+
+// What a note says when a packed file cannot be used.
+std::string packed_in_memory(std::string_view why);
 
 // What a packed file is made from: names, sizes and times of change of the files that hold tensors, their
 // catalogue, and the configuration (which says how rows are permuted and parts combined). Not their contents:

@@ -57,6 +57,15 @@ void WeightStore::load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes
   progress_ = std::move(progress);
 }
 
+void WeightStore::stream_to(Sink sink, size_t largest, MemoryLedger* ledger, ThreadTeam& team,
+                            size_t planned_bytes, std::function<bool(size_t, size_t)> progress) {
+  sink_ = std::move(sink);
+  scratch_ = Reservation(largest, ledger, MemoryCategory::weights);
+  team_ = &team;
+  planned_bytes_ = planned_bytes;
+  progress_ = std::move(progress);
+}
+
 void WeightStore::map_from(const formats::PackFile& pack, ThreadTeam& team, size_t planned_bytes,
                            std::function<bool(size_t, size_t)> progress) {
   pack_ = &pack;
@@ -154,7 +163,12 @@ bool WeightStore::can_share(const std::vector<MatrixPart>& parts, ops::PartOrder
 
 std::byte* WeightStore::take(size_t bytes) {
   bytes_ = Arena::planned(bytes_, bytes);
-  return arena_ != nullptr ? arena_->allocate(bytes) : nullptr;
+  largest_ = std::max(largest_, bytes);
+  if (arena_ != nullptr) return arena_->allocate(bytes);
+  if (!sink_) return nullptr;
+  scratch_.shrink(0);  // zeros again, as an arena's
+  scratch_.commit(bytes);
+  return scratch_.data();
 }
 
 std::span<const std::byte> WeightStore::take_mapped(const std::string& name, size_t bytes) {
@@ -246,8 +260,9 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
           for (size_t i = begin; i < end; ++i)
             if (run[i - begin].source.reader != nullptr)
               checkpoint_->visit_stored_bytes(entry(parts[i].name()), release_mapped);
-        entries_.push_back({matrix_name, bytes_ - size, size, matrices_.back().digest()});
+        if (sink_) sink_(bytes_ - size, {memory, size});
       }
+      entries_.push_back({matrix_name, bytes_ - size, size, matrices_.back().digest()});
     }
     if (loading()) {
       digests_ += matrices_.back().name() + "=" + hex(matrices_.back().digest());
@@ -288,7 +303,7 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
                   checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.length);
     use(tensor);
     names += (names.empty() ? "" : "+") + tensor.name;
-    if (arena_ == nullptr) continue;
+    if (!packing()) continue;
     const std::vector<float> stored = checkpoint_->values(tensor);
     for (size_t i = 0; i < stored.size(); ++i)
       if (!std::isfinite(stored[i]))
@@ -303,14 +318,15 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
   }
   const float* values = out;
   if (pack_ != nullptr) values = reinterpret_cast<const float*>(take_mapped(names, size).data());
+  Digest128 digest{};
   if (loading()) {
-    const Digest128 digest = xxh3_128({reinterpret_cast<const std::byte*>(values), size});
+    const std::span bytes(reinterpret_cast<const std::byte*>(values), size);
+    digest = xxh3_128(bytes);
     digests_ += names + "=" + hex(digest) + "\n";
-    if (pack_ != nullptr)
-      check_mapped(names, digest);
-    else
-      entries_.push_back({names, bytes_ - size, size, digest});
+    if (pack_ != nullptr) check_mapped(names, digest);
+    if (sink_) sink_(bytes_ - size, bytes);
   }
+  if (pack_ == nullptr) entries_.push_back({names, bytes_ - size, size, digest});
   advance(0);
   return values;
 }

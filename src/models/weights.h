@@ -1,11 +1,12 @@
 // Where the graph builder gets its weights: named tensors of a checkpoint, checked against the shapes that
 // the configuration implies, packed in the order in which the graph asks for them.
 //
-// A store works in one of four modes. Listing: there is no checkpoint; the calls are written down
+// A store works in one of five modes. Listing: there is no checkpoint; the calls are written down
 // (requests()), which tells what tensors a configuration needs. Planning: nothing is read but headers,
 // matrices stay empty, vectors null, and bytes() grows to what packing will take. Loading: the same calls
-// pack into an arena that was reserved at exactly that size. Mapped: they take over, and check, what an
-// earlier load wrote to a file (kvasir pack). The builder does not see the difference, so the plan cannot
+// pack into an arena that was reserved at exactly that size. Streaming: the same, but each weight takes the
+// memory of the one before and is handed on (kvasir pack); what the builder makes of it cannot run. Mapped:
+// they take over, and check, what was written so. The builder does not see the difference, so the plan cannot
 // disagree with the load.
 //
 // Every tensor that is asked for is recorded; audit() refuses a checkpoint with tensors that nobody asked for
@@ -80,14 +81,20 @@ class WeightStore {
   // Switches to loading. `arena` was reserved with the planned bytes; the team packs.
   void load_into(Arena& arena, ThreadTeam& team, size_t planned_bytes,
                  std::function<bool(size_t, size_t)> progress);
+  // Switches to streaming: `sink` is given every weight and its offset among the packed bytes, ascending. Of
+  // memory it takes largest() of a plan, which are `largest`.
+  using Sink = std::function<void(size_t offset, std::span<const std::byte> bytes)>;
+  void stream_to(Sink sink, size_t largest, MemoryLedger* ledger, ThreadTeam& team, size_t planned_bytes,
+                 std::function<bool(size_t, size_t)> progress);
   // Switches to mapped weights; `pack` must outlive the store. The team checks every byte against its digest
   // while it is mapped: Error{corrupt_file} naming file and tensor.
   void map_from(const formats::PackFile& pack, ThreadTeam& team, size_t planned_bytes,
                 std::function<bool(size_t, size_t)> progress);
   bool listing() const { return listing_; }
-  // Values are there: loading or mapped.
-  bool loading() const { return arena_ != nullptr || pack_ != nullptr; }
-  // After loading: what a file of the arena's bytes must say of them.
+  // Values are there: loading, streaming or mapped.
+  bool loading() const { return packing() || pack_ != nullptr; }
+  // After loading or streaming: what a file of the packed bytes must say of them. After planning: the same
+  // without digests.
   const std::vector<formats::PackEntry>& entries() const { return entries_; }
 
   bool has(
@@ -116,6 +123,7 @@ class WeightStore {
 
   const std::vector<TensorRequest>& requests() const { return requests_; }
   size_t bytes() const { return bytes_; }
+  size_t largest() const { return largest_; }  // bytes of one weight
   size_t stored_bytes() const { return stored_bytes_; }
   int64_t parameters() const { return parameters_; }
   std::string formats_text() const;  // "q4_1 x 210, q8_0 x 1, f32 x 61"
@@ -125,6 +133,7 @@ class WeightStore {
   void release_source() { checkpoint_ = nullptr; }
 
  private:
+  bool packing() const { return arena_ != nullptr || sink_; }
   std::string stored_name(const std::string& name) const;  // empty: absent
   const formats::TensorEntry& entry(const std::string& name);
   void use(const formats::TensorEntry& entry);
@@ -143,6 +152,8 @@ class WeightStore {
   std::string model_type_;
   std::vector<std::string> drop_;
   Arena* arena_ = nullptr;
+  Sink sink_;
+  Reservation scratch_;  // streaming: of the weight at hand
   const formats::PackFile* pack_ = nullptr;
   size_t next_entry_ = 0;
   std::vector<formats::PackEntry> entries_;
@@ -153,6 +164,7 @@ class WeightStore {
   std::set<std::string> used_;
   std::map<std::string, int> formats_;
   size_t bytes_ = 0;
+  size_t largest_ = 0;
   size_t stored_bytes_ = 0;
   int64_t parameters_ = 0;
   std::string digests_;

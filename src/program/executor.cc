@@ -40,9 +40,11 @@ void CpuExecutor::run(const Program& program, const StepState& step) {
         OpProfile& entry = (*profile)[i];
         entry.time += now - start;
         ++entry.runs;
-        const OpCost cost = program.cost(i, counts);
+        const OpCost cost = program.cost(i, step);
         entry.cost.bytes += cost.bytes;
         entry.cost.operations += cost.operations;
+        entry.cost.weight_bytes += cost.weight_bytes;
+        entry.cost.kv_bytes += cost.kv_bytes;
         start = now;
       }
     }

@@ -64,6 +64,7 @@ struct OpCost {
   double bytes = 0;
   double operations = 0;
   double weight_bytes = 0;  // of bytes: of the model's matrices
+  double kv_bytes = 0;      // of bytes: of the cache's keys and values that are read, as they are stored
 };
 
 class Op {
@@ -85,6 +86,8 @@ class Op {
   virtual int in_place_input() const { return -1; }
   // `rows`: the leading count of its first output, or of its first input where it has no output.
   virtual OpCost cost(int64_t /*rows*/) const { return {}; }
+  // Of one run in this step: of ops whose cost depends on what the rows hold, more than cost() can know.
+  virtual OpCost cost_in_step(int64_t rows, const StepState& /*step*/) const { return cost(rows); }
   virtual void run(const OpContext& context) const = 0;
 
   const std::vector<ValueId>& inputs() const { return inputs_; }

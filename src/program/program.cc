@@ -245,6 +245,13 @@ OpCost Program::cost(size_t op, const Counts& counts) const {
   return of.cost(values_[static_cast<size_t>(value.index)].count(counts));
 }
 
+OpCost Program::cost(size_t op, const StepState& step) const {
+  const Op& of = *ops_[op];
+  const ValueId value = of.outputs().empty() ? of.inputs()[0] : of.outputs()[0];
+  const Counts counts{step.tokens, step.rows, step.logits};
+  return of.cost_in_step(values_[static_cast<size_t>(value.index)].count(counts), step);
+}
+
 ValueId Program::output(const std::string& output_name) const {
   const auto found = outputs_.find(output_name);
   KVASIR_CHECK_MSG(found != outputs_.end(), "program has no output {}", output_name);
@@ -267,7 +274,17 @@ std::string Program::dump() const {
       "{})\n",
       ops_.size(), maxima_.tokens, maxima_.rows, maxima_.logits, threads_, block_bytes_, op_workspace_offset_,
       block_bytes_ - op_workspace_offset_);
-  for (const auto& [key, id] : inputs_) text += fmt::format("  input {} = {}\n", key, describe(id));
+  // Views of a value's columns, which ops read by names of their own.
+  const auto views_of = [&](ValueId base) {
+    std::string lines;
+    for (size_t v = 0; v < values_.size(); ++v)
+      if (values_[v].base == base)
+        lines += fmt::format("\n           {} = columns from {} of %{}", describe({static_cast<int32_t>(v)}),
+                             values_[v].offset / size_of(values_[v].dtype), base.index);
+    return lines;
+  };
+  for (const auto& [key, id] : inputs_)
+    text += fmt::format("  input {} = {}{}\n", key, describe(id), views_of(id));
   for (size_t i = 0; i < ops_.size(); ++i) {
     const Op& op = *ops_[i];
     text += fmt::format("{:5} {}(", i, op.kind());
@@ -281,6 +298,7 @@ std::string Program::dump() const {
       text += fmt::format("\n        -> {}  @{}+{} alive {}..{}", describe(id),
                           placements_[b].offset + value.offset, placements_[b].bytes, placements_[b].first_op,
                           placements_[b].last_op);
+      text += views_of(id);
     }
     text += "\n";
   }

@@ -39,8 +39,9 @@ class Program {
   const std::vector<Value>& values() const { return values_; }
   const std::vector<Placement>& placements() const {
     return placements_;
-  }                                                    // [values]; views and inputs: bytes = 0
-  OpCost cost(size_t op, const Counts& counts) const;  // of one run at these counts
+  }                                                     // [values]; views and inputs: bytes = 0
+  OpCost cost(size_t op, const Counts& counts) const;   // of one run at these counts
+  OpCost cost(size_t op, const StepState& step) const;  // of one run in this step
   const Counts& maxima() const { return maxima_; }
   int threads() const { return threads_; }
 

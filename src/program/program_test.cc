@@ -99,6 +99,34 @@ TEST(Program, EveryOpFindsAllOfItsWork) {
   }
 }
 
+// Every %number of the text is said what it is, views of columns too.
+TEST(Program, TheTextNamesEveryValue) {
+  ProgramBuilder builder;
+  const ValueId in = builder.input("x", Dtype::f32, Axis::tokens, {32});
+  const ValueId left = builder.columns(in, "x.left", 0, {16}),
+                right = builder.columns(in, "x.right", 16, {16});
+  const ValueId a = builder.value("a", Dtype::f32, Axis::tokens, {2, 16});
+  builder.append(std::make_unique<AddOp>(right, a, 1.0f));
+  const ValueId tail = builder.columns(a, "a.tail", 24, {8});
+  const ValueId b = builder.value("b", Dtype::f32, Axis::tokens, {8}),
+                c = builder.value("c", Dtype::f32, Axis::tokens, {16});
+  builder.append(std::make_unique<AddOp>(tail, b, 1.0f));
+  builder.append(std::make_unique<AddOp>(left, c, 1.0f));
+  builder.output("b", b);
+  builder.output("c", c);
+  const std::string text = std::move(builder).plan({.tokens = 2, .rows = 1, .logits = 1}, 1).dump();
+  const auto has = [&](const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  };
+  has(fmt::format("%{}:x.right [tokens, 16] f32 = columns from 16 of %{}\n", right.index, in.index));
+  has(fmt::format("%{}:x.left [tokens, 16] f32 = columns from 0 of %{}\n", left.index, in.index));
+  has(fmt::format("%{}:a.tail [tokens, 8] f32 = columns from 24 of %{}\n", tail.index, a.index));
+  for (size_t at = text.find("(%"); at != std::string::npos; at = text.find("(%", at + 1)) {
+    const std::string read = text.substr(at + 1, text.find(')', at) - at - 1);
+    has(read + ":");
+  }
+}
+
 TEST(Program, ReusesBuffersOfDeadValues) {
   ProgramBuilder builder;
   std::vector<ValueId> values;

@@ -7,10 +7,12 @@ Standard library only.
 import json
 import math
 import os
+import re
 import resource
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -565,7 +567,115 @@ def bad_input(at):
     check(closed.returncode == 1 and len(npy_rows(at("c.npy"))) == 2, "files never land on a closed standard descriptor")
 
 
-sections = {"batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
+def packed(at):
+    # A link beside which the packed file lies: nothing is written beside the model itself.
+    model, beside = at("m.gguf"), at("m.gguf.kpack")
+    os.symlink(SMOL, model)
+    ask = ["--prompt", "Name three colours.", "--temperature", 0, "--max-tokens", 6, "--json"]
+
+    def tokens(*flags):
+        result = run("generate", model, *ask, *flags)
+        return json.loads(result.stdout)["token_ids"] if result.returncode == 0 else None, result.stderr.decode(errors="replace")
+
+    def pack_file(*flags):
+        return json.loads(run("fit", model, "--json", *flags).stdout)["pack_file"]
+
+    want, message = tokens("--pack", "off")
+    check(want and not message, "--pack off packs in memory")
+    check(tokens() == (want, "") and pack_file() == "", "--pack auto without a file packs in memory, and there is nothing to say")
+    result = run("pack", model, "--json")
+    plan = json.loads(result.stdout)
+    size = os.path.getsize(beside)
+    check(result.returncode == 0 and plan["pack_file"] == beside and plan["bytes"] == size, "pack writes the file beside the model")
+    weights = json.loads(run("fit", model, "--json").stdout)["weights_bytes"]
+    check(0 < plan["memory_bytes"] < weights, f"packing needs less memory than the weights: {plan['memory_bytes']} of {weights}")
+    for flags, file in (((), beside), (("--pack", "auto"), beside), (("--pack", beside), beside), (("--pack", "off"), "")):
+        check(tokens(*flags) == (want, "") and pack_file(*flags) == file, f"the same tokens with {flags or 'no flag'}, and fit shows the file")
+    good = read(beside)
+    # Damage of the weights, then of the header.
+    for where in (size - 1, size // 2, 70):
+        at("m.gguf.kpack", good)
+        flip(beside, where)
+        got, message = tokens()
+        check(got == want and message.count("\n") == 1 and "damaged packed model" in message and "packed in memory" in message, f"--pack auto, byte {where} flipped: a note, and the same tokens: {message}")
+        expect_exit(1, "generate", model, *ask, "--pack", beside, contains="damaged packed model")
+        result = run("bench", model, "-p", 8, "-n", 1, "--runs", 1, "--json")
+        check(result.returncode == 0 and b"packed in memory" in result.stderr, f"bench too: {result.stderr[-200:]}")
+        check((pack_file() == "") == (where == 70), "fit reads the header alone")
+    # Another model's file.
+    small, other = at("other.gguf"), at("other.kpack")
+    run("synth", small, "--size", "tiny", "--format", "gguf-q4_0")
+    check(run("pack", small, "--out", other).returncode == 0, "pack --out")
+    expect_exit(2, "generate", model, *ask, "--pack", other, contains="packed from another model")
+    at("m.gguf.kpack", read(other))
+    got, message = tokens()
+    check(got == want and "packed from another model" in message and "packed in memory" in message, "--pack auto, another model's file: a note")
+    at("m.gguf.kpack", "no pack at all")
+    got, message = tokens()
+    check(got == want and "no packed model" in message, "--pack auto, any other file: a note")
+    expect_exit(1, "generate", model, *ask, "--pack", at("absent.kpack"), contains="absent.kpack")
+    os.remove(beside)
+    expect_exit(4, "pack", model, "--memory", "30M", contains="needed to pack it")
+    check(not os.path.exists(beside), "pack that does not fit leaves nothing")
+    # What is no file stays what it is.
+    pipe, link = at("pipe"), at("link.kpack")
+    os.mkfifo(pipe)
+    os.symlink("target.kpack", link)
+    expect_exit(1, "pack", small, "--out", pipe, contains="a device or a pipe")
+    check(stat.S_ISFIFO(os.stat(pipe).st_mode), "a pipe is still one")
+    check(run("pack", small, "--out", link).returncode == 0 and os.path.islink(link) and read(at("target.kpack")) == read(other), "a link stays, what it names is written")
+    try:
+        node = at("node")
+        os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        expect_exit(1, "pack", small, "--out", node, contains="a device or a pipe")
+        check(run("synth", node, "--size", "tiny", "--format", "gguf-q4_0", "--overwrite").returncode in (0, 1, 2), "synth on a device")
+        check(stat.S_ISCHR(os.stat(node).st_mode), "a device is still one")
+    except PermissionError:
+        print("no device can be made here")
+    check(not any("partial" in name for name in os.listdir(at(""))), "nothing half written is left")
+
+
+# SmolLM2: 30 layers of 3 KV heads, 64 + 64 channels each.
+PLAIN_KEY = 30 * 3 * 128 * 2
+
+
+def benchmark(at):
+    def bench(*flags):
+        result = run("bench", "smollm2", "-p", 0, "-n", 2, "--runs", 1, "--json", *flags)
+        check(result.returncode == 0, f"bench {flags}: {result.stderr[-200:]}")
+        return json.loads(result.stdout)
+
+    def near(value, wanted):
+        return abs(value - wanted) < 0.01 * wanted
+
+    # The first run warms up: the counted one reads 2003 and 2004 keys.
+    out = bench("--depth", 2000, "--profile")
+    check(out["schema_version"] == 1 and near(out["decode_kv_bytes"], 2003.5 * PLAIN_KEY), f"the bytes of the keys and values: {out['decode_kv_bytes']}")
+    ops = {row["op"]: row for row in out["decode_profile"]}
+    attention = ops["attention"]
+    check(near(attention["gbytes"], 4007 * PLAIN_KEY / 1e9) and near(attention["gops"], 30 * 4007 * 9 * 64 * 4 / 1e9), f"--profile knows what attention costs: {attention}")
+    check(all(row["gbytes"] > 0 for row in ops.values()), f"and every other op: {sorted(name for name, row in ops.items() if row['gbytes'] == 0)}")
+    check(0 < out["decode_bandwidth_fraction"] and 0 < out["decode_arithmetic_fraction"] and out["prefill_limit"] is None, "both fractions")
+    nearer = max(("memory", out["decode_bandwidth_fraction"]), ("arithmetic", out["decode_arithmetic_fraction"]), key=lambda pair: pair[1])[0]
+    check(out["decode_limit"] == nearer, "the nearer limit is named")
+    text = run("bench", "smollm2", "-p", 8, "-n", 1, "--runs", 1).stdout.decode()
+    check(text.count("% of the memory limit") + text.count("% of the arithmetic limit") == 2, f"and shown: {text}")
+    # Rows below --kv-start are plain; 8 bits with a scale and a bias in 16 a group of 64 are 8.5 a channel.
+    plain = bench("--depth", 1000, "--kv", "affine:8", "--kv-start", 3000)["decode_kv_bytes"]
+    check(near(plain, 1003.5 * PLAIN_KEY), f"rows below --kv-start are counted plain: {plain}")
+    encoded = bench("--depth", 1000, "--kv", "affine:8", "--kv-start", 500)["decode_kv_bytes"]
+    check(near(encoded, 1003.5 * PLAIN_KEY * 8.5 / 16), f"rows beyond it encoded: {encoded}")
+    two = bench("--depth", 100, "--batch", 2)["decode_kv_bytes"]
+    check(near(two, 2 * 103.5 * PLAIN_KEY), f"of all rows: {two}")
+    for line in run("doctor").stdout.decode().splitlines():
+        if line.startswith("measured"):
+            check(len(line.split()[2]) <= 8, f"a limit is rounded: {line}")
+    text = run("inspect", "smollm2", "--program", "--context", 64).stdout.decode()
+    read = set(re.findall(r"%(\d+)", " ".join(re.findall(r"^ *\d+ \w+\(([^)]*)\)", text, re.MULTILINE))))
+    check(read and all(f"%{number}:" in text for number in read), "inspect --program says what every value is that an op reads")
+
+
+sections = {"bench": benchmark, "pack": packed, "batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))

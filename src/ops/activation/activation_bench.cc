@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ops/activation/activation.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
@@ -14,7 +15,7 @@ void times_up(benchmark::State& state) {
     return activation(b, function, b.columns(in[0], "gate", 0, {width}),
                       b.columns(in[0], "up", width, {width}), best_isa_level());
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetLabel(std::string(name(function)));
   state.SetBytesProcessed(state.iterations() * rows * width * 12);
 }

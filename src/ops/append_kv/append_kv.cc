@@ -20,7 +20,12 @@ class AppendKv final : public program::Op {
   program::OpCost cost(int64_t rows) const override {
     const double elements =
         static_cast<double>(rows) * options_.kv_heads * (options_.head_dim_k + options_.head_dim_v);
-    return {elements * 6, 0};
+    return {elements * 6, 0};  // as if stored in 16 bits
+  }
+  program::OpCost cost_in_step(int64_t rows, const program::StepState& step) const override {
+    const double elements =
+        static_cast<double>(rows) * options_.kv_heads * (options_.head_dim_k + options_.head_dim_v);
+    return {elements * 4 + appended_bytes(step, options_), 0};
   }
 
   const AppendKvOptions& recorded() const { return options_; }
@@ -41,6 +46,13 @@ class AppendKv final : public program::Op {
 };
 
 }  // namespace
+
+double appended_bytes(const program::StepState& step, const AppendKvOptions& options) {
+  const std::span<const kv::RowPages> rows = step.kv[static_cast<size_t>(options.group)].rows;
+  double bytes = 0;
+  for (int32_t row : step.row_of_token) bytes += rows[static_cast<size_t>(row)].layout->layer_token_bytes();
+  return bytes;
+}
 
 void share_appended_heads(const OpContext& context, int kv_heads,
                           const std::function<void(int32_t, int, int)>& take) {

@@ -28,6 +28,9 @@ struct AppendKvOptions {
 void append_kv(program::ProgramBuilder& builder, program::ValueId k, program::ValueId v,
                const AppendKvOptions& options);
 
+// Bytes that appending a step's tokens writes: keys and values as the rows' layouts store them.
+double appended_bytes(const program::StepState& step, const AppendKvOptions& options);
+
 // What a recorded append_kv does, for rewrites; empty for any other op.
 std::optional<AppendKvOptions> recorded_append_kv(const program::Op& op);
 

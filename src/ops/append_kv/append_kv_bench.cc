@@ -1,5 +1,5 @@
-// Appending to pages: tokens a second of one layer, by codec, at the shape of a small model. The limit beside
-// it is the time in which one core would write the bytes of the tokens.
+// Appending to pages: tokens a second of one layer, by codec, at the shape of a small model. The limit is the
+// time in which one core could read keys and values and store what becomes of them.
 #include "ops/append_kv/append_kv.h"
 
 #include <benchmark/benchmark.h>
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "kv/codecs/codec_layout.h"
+#include "ops/machine_limits/bench_limits.h"
 
 namespace kvasir::ops {
 namespace {
@@ -57,6 +58,9 @@ void append(benchmark::State& bench, const std::string& codec) {
   }
   bench.counters["ns_a_token"] = best / kTokens * 1e9;
   bench.counters["Mtokens/s"] = kTokens / best * 1e-6;
+  const double moved =
+      kTokens * (2.0 * kHeads * kDim * sizeof(float) + static_cast<double>(layout.token_bytes()));
+  bench.counters["of_limit"] = seconds_at_limit({.bytes = moved}) / best;
   bench.counters["GB/s"] = static_cast<double>(layout.token_bytes()) * kTokens / best * 1e-9;
 }
 

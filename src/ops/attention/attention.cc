@@ -98,6 +98,29 @@ class Attention final : public program::Op {
   size_t workspace_bytes(const program::Counts&, int threads) const override {
     return member_bytes_ * static_cast<size_t>(threads);
   }
+  // Queries, results, and every key and value that some query of a row sees, once, as they are stored; of
+  // each query and key a product and a weighted sum.
+  program::OpCost cost_in_step(int64_t rows, const StepState& step) const override {
+    program::OpCost cost;
+    const auto ranges = step.key_ranges[static_cast<size_t>(options_.mask_class)];
+    double pairs = 0;
+    for (int32_t row = 0; row < step.rows; ++row) {
+      int32_t begin = INT32_MAX, end = 0;
+      for (int32_t t = step.first_token[static_cast<size_t>(row)];
+           t < step.first_token[static_cast<size_t>(row) + 1]; ++t) {
+        const program::KeyRange& keys = ranges[static_cast<size_t>(t)];
+        begin = std::min(begin, keys.begin);
+        end = std::max(end, keys.end);
+        pairs += seen_keys(keys.begin, keys.end);
+      }
+      const kv::RowPages& pages = step.kv[static_cast<size_t>(options_.group)].rows[static_cast<size_t>(row)];
+      cost.kv_bytes += seen_keys(begin, end) * pages.layout->layer_token_bytes();
+    }
+    cost.bytes = cost.kv_bytes + 4.0 * static_cast<double>(rows) * options_.heads *
+                                     (options_.head_dim_k + options_.head_dim_v);
+    cost.operations = 2.0 * pairs * options_.heads * (options_.head_dim_k + options_.head_dim_v);
+    return cost;
+  }
 
   void run(const OpContext& context) const override {
     if (context.step.tokens == 0) return;
@@ -112,6 +135,10 @@ class Attention final : public program::Op {
   }
 
  private:
+  // Keys of a range and the sinks before it.
+  double seen_keys(int32_t begin, int32_t end) const {
+    return std::max(end - begin, 0) + std::clamp(std::min(begin, end), 0, options_.sinks);
+  }
   int64_t max_segments() const { return (options_.max_context + kSegmentKeys - 1) / kSegmentKeys + 1; }
   size_t state_bytes(int rows) const {
     return align_up(static_cast<size_t>(rows) * (2 + out_stride_) * 4, kCacheLine);

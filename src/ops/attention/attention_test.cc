@@ -182,6 +182,8 @@ class Harness {
     bind(k_, rows, &Inputs::k, case_.kv_heads * case_.dim_k);
     bind(v_, rows, &Inputs::v, case_.kv_heads * case_.dim_v);
     executor_.run(*program_, state);
+    append_cost_ = program_->cost(0, state);
+    cost_ = program_->cost(1, state);
     std::vector<float> out;
     const size_t width = static_cast<size_t>(case_.heads * case_.dim_v);
     for (int32_t t = 0; t < state.tokens; ++t) {
@@ -192,6 +194,9 @@ class Harness {
     }
     return out;
   }
+  // Of the last step.
+  const program::OpCost& cost() const { return cost_; }
+  const program::OpCost& append_cost() const { return append_cost_; }
 
  private:
   void bind(ValueId id, const std::vector<Row>& rows, std::vector<float> Inputs::*member, int width) {
@@ -217,6 +222,7 @@ class Harness {
   std::unique_ptr<kv::PageLayout> layout_;
   std::vector<float> sinks_;
   ValueId q_, k_, v_, out_;
+  program::OpCost cost_, append_cost_;
   std::unique_ptr<program::Program> program_;
   std::vector<std::byte> buffers_[8];
 };
@@ -413,6 +419,48 @@ TEST(Attention, MatchesFloat64OnEveryLevel) {
     c.codec = {plain(Dtype::bf16), plain(Dtype::bf16)};
     expect_near_reference(c, 300, 300, 1e-2);
   }
+}
+
+// What a profile counts: keys and values that the step's queries see, once a row, as they are stored, and two
+// products a query and key; of appending, what is read and what is stored.
+TEST(Attention, CostsAreOfTheKeysThatAreSeen) {
+  // Bytes of a token in one layer: 2 heads of 64 + 64, in 16 bits or as 8-bit codes with two f16 pairs each.
+  const double bf16 = 2 * 128 * 2, affine8 = 2 * 2 * (64 + 2 * 4);
+  struct Expected {
+    int first, count, window, sinks;
+    double keys, pairs;  // of one row
+  };
+  for (const bool quantized : {false, true})
+    for (const Expected& e :
+         {Expected{999, 1, 0, 0, 1000, 1000}, Expected{0, 1, 0, 0, 1, 1}, Expected{20, 10, 0, 0, 30, 255},
+          Expected{99, 1, 16, 0, 16, 16}, Expected{99, 1, 16, 4, 20, 20}, Expected{2, 1, 16, 4, 3, 3},
+          Expected{99, 3, 16, 4, 22, 60}}) {
+      Case c;
+      c.window = e.window;
+      c.sinks = e.sinks;
+      if (quantized) c.codec = {affine(8), affine(8)};
+      const int total = e.first + e.count;
+      Harness harness(c, 16, 3, total);
+      const Inputs inputs = make_inputs(c, total, 1);
+      const double token = harness.layout().layer_token_bytes();
+      EXPECT_NEAR(token, quantized ? affine8 : bf16, 2);  // pages have a little room at their ends
+      for (const int rows : {1, 3}) {
+        if (rows * e.count > 16) continue;
+        std::vector<Pages> pages;
+        for (int r = 0; r < rows; ++r) pages.emplace_back(harness.layout(), total);
+        std::vector<Harness::Row> step;
+        for (int r = 0; r < rows; ++r)
+          step.push_back({&inputs, &pages[static_cast<size_t>(r)], e.first, e.count, total});
+        harness.step(step);
+        const double tokens = rows * e.count;
+        EXPECT_DOUBLE_EQ(harness.cost().kv_bytes, rows * e.keys * token) << e.first << " " << e.window;
+        EXPECT_DOUBLE_EQ(harness.cost().bytes, rows * e.keys * token + tokens * 4 * 128 * 4);
+        EXPECT_DOUBLE_EQ(harness.cost().operations, rows * e.pairs * 4 * 128 * 2);
+        EXPECT_EQ(harness.cost().weight_bytes, 0);
+        EXPECT_DOUBLE_EQ(harness.append_cost().bytes, tokens * (2 * 128 * 4 + token));
+        EXPECT_EQ(harness.append_cost().kv_bytes, 0);
+      }
+    }
 }
 
 TEST(Attention, TakesOddShapes) {

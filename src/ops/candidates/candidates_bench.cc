@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/linear/bench_input.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
@@ -16,7 +17,7 @@ void largest(benchmark::State& state) {
   const TestMatrix x = TestMatrix::random(rows, vocab, 1, 3.0f);
   TestProgram program({&x}, [](auto& b, auto& in) { return candidates(b, in[0], best_isa_level()); });
   program.step().candidates = static_cast<int32_t>(state.range(2));
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetBytesProcessed(state.iterations() * rows * vocab * 4);
 }
 BENCHMARK(largest)
@@ -41,7 +42,7 @@ void head(benchmark::State& state) {
     return best;
   });
   program.step().candidates = 1;
-  for (auto _ : state) program.run();
+  run_against_limit(state, program, Arithmetic::int8);
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(weight.matrix.stored_bytes()));
 }
 BENCHMARK(head)->ArgName("rows")->Arg(1)->Arg(16);

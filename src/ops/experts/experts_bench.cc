@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ops/experts/experts.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/matmul/matmul_op.h"
 #include "ops/matmul/random_weight.h"
 #include "ops/op_test_program.h"
@@ -37,7 +38,7 @@ void mixture(benchmark::State& state) {
     return experts(b, prepare_activations(b, in[0], ActivationMode::int8, isa), in[1], options, std::nullopt,
                    isa);
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program, Arithmetic::int8);
   state.SetItemsProcessed(state.iterations() * tokens);
 }
 BENCHMARK(mixture)->ArgName("tokens")->Arg(1)->Arg(64);

@@ -13,8 +13,9 @@ using program::ValueId;
 // A copy bound by memory, written with memcpy: one form for every instruction-set level.
 class GatherTokens final : public program::Op {
  public:
-  GatherTokens(ValueId x, ValueId y) : Op({x}, {y}) {}
+  GatherTokens(ValueId x, ValueId y, int64_t width) : Op({x}, {y}), width_(width) {}
   std::string_view kind() const override { return "gather_tokens"; }
+  program::OpCost cost(int64_t rows) const override { return {8.0 * static_cast<double>(rows * width_)}; }
   void run(const OpContext& context) const override {
     const ValueId x = inputs()[0], y = outputs()[0];
     const size_t bytes = static_cast<size_t>(context.width(x)) * sizeof(float);
@@ -23,6 +24,9 @@ class GatherTokens final : public program::Op {
       std::memcpy(context.row<float>(y, i),
                   context.row<const float>(x, context.step.logit_tokens[static_cast<size_t>(i)]), bytes);
   }
+
+ private:
+  int64_t width_;
 };
 
 class ReorderHeads final : public program::Op {
@@ -30,6 +34,9 @@ class ReorderHeads final : public program::Op {
   ReorderHeads(ValueId x, ValueId y, std::vector<int32_t> from, int64_t head_dim)
       : Op({x}, {y}), from_(std::move(from)), head_dim_(head_dim) {}
   std::string_view kind() const override { return "reorder_heads"; }
+  program::OpCost cost(int64_t rows) const override {
+    return {8.0 * static_cast<double>(rows * head_dim_) * static_cast<double>(from_.size())};
+  }
   void run(const OpContext& context) const override {
     const ValueId x = inputs()[0], y = outputs()[0];
     const WorkRange work = split_work(context.count(y), context.members, context.member);
@@ -51,7 +58,7 @@ ValueId gather_tokens(program::ProgramBuilder& builder, ValueId x) {
   const program::Value& value = builder.at(x);
   KVASIR_CHECK(value.axis == program::Axis::tokens && value.dtype == Dtype::f32);
   const ValueId y = builder.value(value.name + ".wanted", Dtype::f32, program::Axis::logits, value.inner);
-  builder.append(std::make_unique<GatherTokens>(x, y));
+  builder.append(std::make_unique<GatherTokens>(x, y, value.width));
   return y;
 }
 

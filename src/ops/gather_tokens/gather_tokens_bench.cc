@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "ops/gather_tokens/gather_tokens.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
@@ -16,7 +17,7 @@ void gather(benchmark::State& state) {
   std::iota(wanted.begin(), wanted.end(), 0);
   program.step().logits = static_cast<int32_t>(tokens);
   program.step().logit_tokens = wanted;
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetBytesProcessed(state.iterations() * tokens * width * 8);
 }
 BENCHMARK(gather);
@@ -28,7 +29,7 @@ void reorder(benchmark::State& state) {
   std::vector<int32_t> from(static_cast<size_t>(heads));
   for (int32_t h = 0; h < heads; ++h) from[static_cast<size_t>(h)] = h ^ 1;
   TestProgram program({&x}, [&](auto& b, auto& in) { return reorder_heads(b, in[0], from); });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetBytesProcessed(state.iterations() * tokens * width * 8);
 }
 BENCHMARK(reorder);

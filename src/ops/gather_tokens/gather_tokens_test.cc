@@ -17,6 +17,7 @@ TEST(GatherTokens, CopiesTheWantedRows) {
     program.step().logit_tokens = wanted;
     const TestMatrix y = program.run_and_take();
     ASSERT_EQ(y.rows, 3);
+    EXPECT_EQ(program.program().cost(0, program.step()).bytes, 3 * 37 * 8);  // read and written
     for (int64_t i = 0; i < 3; ++i)
       EXPECT_EQ(y.row_range(i, 1).values, x.row_range(wanted[static_cast<size_t>(i)], 1).values);
   }

@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ops/layer_norm/layer_norm.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
@@ -13,7 +14,7 @@ void layer_norm_rows(benchmark::State& state) {
     return layer_norm(b, in[0], {1, 1e-5f, 0.0f, {{1, gain.values.data(), gain.values.data(), false}}},
                       best_isa_level());
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetBytesProcessed(state.iterations() * rows * width * 8);
 }
 BENCHMARK(layer_norm_rows)->ArgNames({"rows", "width"})->Args({1, 2048})->Args({512, 2048});

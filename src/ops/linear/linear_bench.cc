@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ops/linear/bench_input.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 
 namespace kvasir::ops {
@@ -19,7 +20,7 @@ void run(benchmark::State& state, int64_t out, bool residual) {
     return linear(b, "y", int8_input(b, in[0], isa), {int8_part(weight.matrix)},
                   residual ? std::optional(in[1]) : std::nullopt, isa);
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program, Arithmetic::int8);
   state.SetItemsProcessed(state.iterations() * tokens);
   state.counters["Gop/s"] = benchmark::Counter(
       2e-9 * static_cast<double>(tokens * out * hidden * state.iterations()), benchmark::Counter::kIsRate);

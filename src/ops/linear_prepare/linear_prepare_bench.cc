@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ops/linear/bench_input.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/matmul/random_weight.h"
 #include "ops/op_test_program.h"
 
@@ -31,7 +32,7 @@ void run(benchmark::State& state, bool fuse) {
     if (fuse) fuse_linear_prepare(b);
     return y;
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program, Arithmetic::int8);
   state.counters["Gop/s"] = benchmark::Counter(
       4e-9 * static_cast<double>(tokens * inner * hidden * state.iterations()), benchmark::Counter::kIsRate);
 }

@@ -1,6 +1,7 @@
 // The fused op on a row and on a chunk of rows of usual width.
 #include <benchmark/benchmark.h>
 
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/matmul/matmul_op.h"
 #include "ops/norm_prepare/norm_prepare.h"
 #include "ops/op_test_program.h"
@@ -18,7 +19,7 @@ void run(benchmark::State& state) {
     if (state.range(2) != 0) fuse_norm_prepare(builder);
     return prepared;
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetItemsProcessed(state.iterations() * rows * width);
 }
 BENCHMARK(run)->ArgNames({"rows", "width", "fused"})->ArgsProduct({{1, 512}, {576, 2048}, {0, 1}});

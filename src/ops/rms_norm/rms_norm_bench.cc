@@ -1,5 +1,6 @@
 #include <benchmark/benchmark.h>
 
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 #include "ops/rms_norm/rms_norm.h"
 
@@ -12,7 +13,7 @@ void rms_norm_rows(benchmark::State& state) {
   TestProgram program({&x}, [&](auto& b, auto& in) {
     return rms_norm(b, in[0], {1, 1e-5f, 0.0f, {{1, gain.values.data()}}}, best_isa_level());
   });
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetBytesProcessed(state.iterations() * rows * width * 8);
 }
 BENCHMARK(rms_norm_rows)

@@ -17,6 +17,12 @@ class RopeTableOp final : public program::Op {
   std::string describe() const override {
     return fmt::format("pairs {}, pre-scale {:g}", table_.inverse_frequency.size(), table_.pre_scale);
   }
+  // What is written; a cosine and a sine are counted as one operation each.
+  program::OpCost cost(int64_t rows) const override {
+    const double numbers =
+        2.0 * static_cast<double>(rows) * static_cast<double>(table_.inverse_frequency.size());
+    return {4 * numbers, numbers};
+  }
 
   void run(const OpContext& context) const override {
     const ValueId y = outputs()[0];

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 #include "ops/rope/rope.h"
 
@@ -24,7 +25,7 @@ void table(benchmark::State& state) {
   TestProgram program(
       {}, [&](auto& b, auto&) { return rope_table(b, table_of(64), best_isa_level()); }, 1, tokens);
   program.step().rope_position = {positions, positions, positions};
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetItemsProcessed(state.iterations() * tokens * 64);
 }
 BENCHMARK(table)->ArgName("tokens")->Arg(1)->Arg(512);
@@ -39,7 +40,7 @@ void rotation(benchmark::State& state) {
     return rope(b, in[0], rope_table(b, table_of(64), best_isa_level()), heads, layout, best_isa_level());
   });
   program.step().rope_position = {positions, positions, positions};
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetBytesProcessed(state.iterations() * tokens * heads * head_dim * 8);
 }
 BENCHMARK(rotation)->ArgNames({"tokens", "interleaved"})->Args({1, 0})->Args({512, 0})->Args({512, 1});

@@ -46,7 +46,14 @@ class RopeAppend final : public program::Op {
   program::OpCost cost(int64_t rows) const override {
     const double elements = static_cast<double>(rows * rope_.heads * rope_.head_dim),
                  values = static_cast<double>(rows) * append_.kv_heads * append_.head_dim_v;
-    return {8 * elements + 6 * values, (norm_ ? 7 : 3) * elements};
+    return {8 * elements + 6 * values, (norm_ ? 7 : 3) * elements};  // as if stored in 16 bits
+  }
+  program::OpCost cost_in_step(int64_t rows, const program::StepState& step) const override {
+    // All heads and the values are read; of what is computed the queries are written, the rest is appended.
+    const double elements = static_cast<double>(rows * rope_.heads * rope_.head_dim),
+                 queries = static_cast<double>(rows * (rope_.heads - append_.kv_heads) * rope_.head_dim),
+                 values = static_cast<double>(rows) * append_.kv_heads * append_.head_dim_v;
+    return {4 * (elements + queries + values) + appended_bytes(step, append_), (norm_ ? 7 : 3) * elements};
   }
 
   void run(const OpContext& context) const override {

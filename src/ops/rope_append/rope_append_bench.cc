@@ -10,6 +10,7 @@
 #include "kv/page_layout.h"
 #include "ops/append_kv/append_kv.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/machine_limits/bench_limits.h"
 #include "ops/op_test_program.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
@@ -55,7 +56,7 @@ void run(benchmark::State& state, bool fuse, bool norm) {
   program.step().kv_position = position;
   program.step().rope_position = {position, position, position};
   program.step().kv = {{rows}};
-  for (auto _ : state) program.run();
+  run_against_limit(state, program);
   state.SetItemsProcessed(state.iterations() * tokens);
   state.SetBytesProcessed(state.iterations() * tokens *
                           ((2 * heads + kv_heads) * dim * 4 + kv_heads * dim * 8));
