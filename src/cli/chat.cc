@@ -206,7 +206,8 @@ class Conversation {
     };
     kv::DiskStore::Conversation loaded;
     try {
-      loaded = store(false)->load(name, model_.engine().cache(), &model_.engine().executor().team(), accept);
+      loaded =
+          store(false)->load(name, "", model_.engine().cache(), &model_.engine().executor().team(), accept);
     } catch (...) {
       // The messages stay; what is no longer held of them is computed again.
       if (context_.tokens.empty()) context_ = model_.engine().new_context();

@@ -51,7 +51,7 @@ engine::Context resume(engine::Engine& engine, const LogitsFlags& flags, const s
   };
   kv::DiskStore::Conversation stored =
       open_store(flags.resume, engine, model, false)
-          ->load(kSavedName, engine.cache(), &engine.executor().team(), accept);
+          ->load(kSavedName, "", engine.cache(), &engine.executor().team(), accept);
   return {std::move(stored.sequence), std::move(stored.tokens)};
 }
 

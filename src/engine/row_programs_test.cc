@@ -212,7 +212,7 @@ class Program {
     kv::DiskStore files(options);
     files.save("row", "", row.tokens, row.sequence, "");
     row.sequence = {};
-    kv::DiskStore::Conversation loaded = files.load("row", engine_->cache(), &engine_->executor().team());
+    kv::DiskStore::Conversation loaded = files.load("row", "", engine_->cache(), &engine_->executor().team());
     EXPECT_EQ(loaded.tokens, row.tokens);
     row.sequence = std::move(loaded.sequence);
   }
