@@ -147,4 +147,5 @@ def main():
             (root / folder / f"{layout}.kvk").write_bytes(build(layout))
 
 
-main()
+if __name__ == "__main__":
+    main()
