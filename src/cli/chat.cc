@@ -631,8 +631,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
                                    "When the context is full; roll: drop the oldest turns (default error)");
   CLI::Option* reasoning = add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
                                       "What the model thinks; auto: shown on a terminal, dimmed");
-  add_text(*command, "--continue", flags->resume, "NAME",
-           "Go on with a conversation kept by /save, and with its system message")
+  add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save")
       ->excludes(command->get_option("--system"))
       ->excludes(system_file);
   CLI::Option* no_history = command->add_flag("--no-history", flags->no_history, "Keep no input history");

@@ -60,6 +60,7 @@ size_t files_in(const fs::path& folder) {
   return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
+// P6, P32.
 TEST(KvkFile, RoundTripOverWindowsSinksStateAndPageSizes) {
   for (const bool recurrent : {false, true})
     for (const int window : {0, 3, 7, 100})
@@ -181,6 +182,7 @@ TEST(KvkFile, ForkedRowsGiveEqualFiles) {
   EXPECT_EQ(contents(f.file("a.kvk")), contents(f.file("b.kvk")));
 }
 
+// P33.
 TEST(KvkFile, EveryFlippedByteAndEveryCutIsNoticed) {
   Fixture f({.page = 4, .window = 6, .sinks = 1, .state_bytes = 8});
   TestRow row = f.computed(13);

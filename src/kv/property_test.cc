@@ -212,6 +212,7 @@ void run_program(uint32_t seed) {
   }
 }
 
+// P1, P3, P4, P10, P15, P16.
 TEST(Property, RandomProgramsEqualSoloRuns) {
   const uint32_t seeds = static_cast<uint32_t>(property_seeds(3000));
   for (uint32_t seed = 1; seed <= seeds && !::testing::Test::HasFailure(); ++seed) run_program(seed);
@@ -234,6 +235,7 @@ TEST(Property, ConversionHoldsOneExtraPageAGroup) {
   }
 }
 
+// P4.
 TEST(Batch, MembershipMovesNothing) {
   const CacheShape shape = testing::make_shape({.page = 4, .window = 6});
   KvCache cache(shape, TestLayout::factory(), testing::pages_each(shape, 64), nullptr);

@@ -72,6 +72,7 @@ TEST(DiskStore, UntrimmableEntriesKeepTheirAncestors) {
   EXPECT_EQ(store.find("", joined(counting(0, 12), {99}))->length, 10);
 }
 
+// P34.
 TEST(DiskStore, EvictsTheLeastRecentlyUsed) {
   Fixture f;
   uint64_t bytes = 0;
@@ -291,6 +292,7 @@ TEST(DiskStore, TheIndexIsDerived) {
   EXPECT_FALSE(again.find("", joined(counting(100, 9), {1})));
 }
 
+// P34.
 TEST(DiskStore, ForeignFoldersAreLeftAlone) {
   Fixture f;
   auto other = f.options();
