@@ -98,6 +98,20 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
 }
 
+// Without what is typed around a word and cannot be seen.
+std::string without_blanks(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
+  return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
+}
+
+// As save() writes them: anything else would be refused by the template, one message after another.
+bool are_messages(const Json& messages) {
+  return messages.is_array() && std::all_of(messages.begin(), messages.end(), [](const Json& message) {
+           return message.is_object() && message.contains("role") && message["role"].is_string() &&
+                  message.contains("content") && message["content"].is_string();
+         });
+}
+
 constexpr char kHelp[] =
     "/help            this list\n"
     "/reset           forget the conversation (the system message stays)\n"
@@ -145,6 +159,7 @@ class Conversation {
     const size_t space = line.find(' ');
     const std::string verb = line.substr(0, space);
     const std::string rest = space == std::string::npos ? std::string() : line.substr(space + 1);
+    const std::string name = without_blanks(rest);  // of a conversation
     if (verb == "/quit" || verb == "/exit" || verb == "/bye") return false;
     if (verb == "/help" || verb == "/?") {
       note(flags_, "{}", trimmed(kHelp));
@@ -160,12 +175,12 @@ class Conversation {
         note(flags_, "(system message set, conversation forgotten)");
       }
     } else if (verb == "/save" || verb == "/load") {
-      if (rest.empty())
+      if (name.empty())
         note(flags_, "expected {} NAME", verb);
       else if (verb == "/save")
-        save(rest);
+        save(name);
       else
-        load(rest);
+        load(name);
     } else if (verb == "/stats") {
       stats();
     } else if (verb == "/retry") {
@@ -195,7 +210,7 @@ class Conversation {
     Json metadata;
     const auto accept = [&](const kv::KvkHeader& header) {
       metadata = parse_ordered_json(header.metadata, "conversation " + name, ErrorCode::corrupt_file);
-      if (!metadata.is_object() || !metadata.contains("messages") || !metadata["messages"].is_array() ||
+      if (!metadata.is_object() || !metadata.contains("messages") || !are_messages(metadata["messages"]) ||
           !metadata.value("system", Json("")).is_string())
         throw_error(ErrorCode::corrupt_file, "conversation {}: its messages cannot be read", printable(name));
       if (const int64_t limit = model_.engine().context_limit(); header.offset() > limit)
@@ -206,7 +221,8 @@ class Conversation {
     };
     kv::DiskStore::Conversation loaded;
     try {
-      loaded = store(false)->load(name, model_.engine().cache(), &model_.engine().executor().team(), accept);
+      loaded =
+          store(false)->load(name, "", model_.engine().cache(), &model_.engine().executor().team(), accept);
     } catch (...) {
       // The messages stay; what is no longer held of them is computed again.
       if (context_.tokens.empty()) context_ = model_.engine().new_context();
@@ -559,6 +575,7 @@ int chat(const ChatFlags& flags) {
   // Memory for the whole context is planned and refused now, not in the middle of a conversation.
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
+  flags.prefixes.note_unused(model->engine());
   const models::ModelInfo& info = model->engine().model().info();
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   if (terminal)
@@ -614,14 +631,16 @@ void add_chat(CLI::App& app, Invocation& invocation) {
                                    "When the context is full; roll: drop the oldest turns (default error)");
   CLI::Option* reasoning = add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
                                       "What the model thinks; auto: shown on a terminal, dimmed");
-  add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save");
+  add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save")
+      ->excludes(command->get_option("--system"))
+      ->excludes(system_file);
   CLI::Option* no_history = command->add_flag("--no-history", flags->no_history, "Keep no input history");
   add_json(*command, flags->json, "One JSON object a line for each answer");
   minor({policy, reasoning, set, system_file, no_history});
   flags->load.add_to(*command, false);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
-  flags->prefixes.add_disk_to(*command, "conversations and prompts are");
+  flags->prefixes.add_disk_to(*command, "conversations and prompts are", true);
   command->footer(
       "Examples:\n"
       "  kvasir chat smollm2 --system 'You are a pirate.'\n"

@@ -21,6 +21,7 @@ std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, e
   kv::DiskStore::Options options = engine::store_options(engine.model(), engine.memory().kv_key, checkpoint);
   options.dir = folder;
   options.create = create;
+  options.cap_bytes = UINT64_MAX;  // conversations have none, and whose prompts these are is not known here
   options.warn = [](const std::string& text) {
     std::fprintf(stderr, "kvasir: %s\n", printable_lines(text).c_str());
   };

@@ -43,6 +43,7 @@ int eval_perplexity(const PerplexityFlags& flags) {
   options.load.progress = loading.callback();
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
   loading.done();
+  check_rows(engine->model(), rows, flags.text);
   const int64_t vocab = engine->model().info().vocab;
   double sum = 0, squares = 0;
   int64_t scored = 0;

@@ -51,6 +51,18 @@ struct Side {
   std::unique_ptr<engine::Engine> engine;
 };
 
+// A refusal of the reference's codec names the flag that it came by.
+void check_against_kv(const Side& against, const Side& model) {
+  engine::Engine::plan(model.path, model.options);  // whose --kv is refused first, by its own name
+  try {
+    engine::Engine::plan(against.path, against.options);
+  } catch (const Error& error) {
+    if (const std::string_view text = error.what(); text.starts_with("--kv "))
+      throw_error(error.code(), "--against-kv{}", text.substr(4));
+    throw;
+  }
+}
+
 // Both are planned before either is loaded: together they have to fit.
 void open_sides(std::vector<Side*> sides) {
   size_t needed = 0, available = 0;
@@ -117,6 +129,7 @@ int eval_kl(const KlFlags& flags) {
     }
     against.path = resolve_model(other.model);
     against.options = options_for(other, longest);
+    if (!flags.against_kv.empty()) check_against_kv(against, model);
     open_sides({&model, &against});
     against_stream.emplace(*against.engine);
     const int64_t a = model.engine->model().info().vocab, b = against.engine->model().info().vocab;
@@ -134,6 +147,7 @@ int eval_kl(const KlFlags& flags) {
                   model.engine->model().info().vocab);
   }
   model_stream.emplace(*model.engine);
+  check_rows(model.engine->model(), rows, flags.text);
 
   KlStatistics statistics;
   Progress progress("comparing");

@@ -51,6 +51,37 @@ void check_writable(const std::filesystem::path& file) {
                 std::strerror(errno));
 }
 
+// What was named and no layer can take is refused; what some layer cannot take is said. Headers tell.
+void check_codecs(const SensitivityFlags& flags, const engine::MemoryReport& plan) {
+  const auto check = [&](const std::string& flag, const kv::CodecPair& codec, bool whole, bool keys_only) {
+    std::string reason;
+    std::vector<int> lacking;
+    size_t layers = 0;
+    for (const models::KvGroup& group : plan.kv_groups) {
+      const kv::GroupGeometry& g = group.geometry;
+      std::string why = kv::why_invalid(codec.k, g.head_dim_k);
+      if (why.empty() && !keys_only) why = kv::why_invalid(codec.v, g.head_dim_v);
+      layers += group.layers.size();
+      if (why.empty()) continue;
+      reason = why;
+      lacking.insert(lacking.end(), group.layers.begin(), group.layers.end());
+    }
+    if (lacking.empty()) return;
+    if (lacking.size() == layers || whole) throw_error(ErrorCode::unsupported, "{}: {}", flag, reason);
+    std::fprintf(stderr, "kvasir: note: %s is not measured in %zu of %zu layers: %s\n", flag.c_str(),
+                 lacking.size(), layers, reason.c_str());
+  };
+  for (const std::string& codec : flags.codecs) {
+    const bool keys_only = codec.starts_with("turbokey:");
+    const std::string flag = "--codec " + printable(codec);
+    check(flag, kv::parse_codec(keys_only ? codec + "/f32" : codec, Dtype::bf16, flag), false, keys_only);
+  }
+  for (const std::string& spec : flags.together) {
+    const std::string flag = "--together " + printable(spec);
+    check(flag, kv::parse_codec(spec, Dtype::bf16, flag), true, false);
+  }
+}
+
 int eval_kv_sensitivity(const SensitivityFlags& flags) {
   const std::vector<int32_t> ids = read_token_file(flags.tokens);
   if (ids.size() < 2)
@@ -60,6 +91,13 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
     throw_error(ErrorCode::invalid_input,
                 "kv-sensitivity chooses the codecs itself: leave out --kv, --kv-layer and --kv-start");
   std::vector<std::string> codecs = flags.codecs.empty() ? engine::default_plane_codecs() : flags.codecs;
+  if (!flags.together.empty())
+    for (const auto& [given, flag] : {std::pair{!flags.codecs.empty(), "--codec"},
+                                      {flags.bytes != 0, "--bytes"},
+                                      {!flags.out.empty(), "--out"}})
+      if (given)
+        throw_error(ErrorCode::invalid_input,
+                    "{}: --together measures and writes nothing: leave one of the two out", flag);
   for (const std::string& codec : codecs)
     kv::parse_codec(codec + "/f32", Dtype::bf16, "--codec " + printable(codec));  // refused before a load
   for (const std::string& spec : flags.together)
@@ -79,8 +117,9 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
   const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   const std::filesystem::path out =
       flags.out.empty() ? folder / "kv_config.json" : std::filesystem::path(flags.out);
+  check_codecs(flags, engine::Engine::plan(path, options));
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
-  engine->model().check_tokens(ids);
+  engine->model().check_tokens(ids, flags.tokens);
   const size_t needed = engine->memory().total_bytes + engine::sensitivity_bytes(*engine, length);
   if (needed > engine->memory().available_bytes)
     throw_error(ErrorCode::resource_exhausted,
@@ -145,6 +184,7 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
     const engine::MeasuredCodec& pair = layer.pairs[chosen[i]];
     config.push_back({{"layer_idx", layer.layer},
                       {"codec", pair.codec},
+                      {"plain", name(plain)},
                       {"measured", codecs_json(layer.pairs)},
                       {"planes", {{"k", codecs_json(layer.keys)}, {"v", codecs_json(layer.values)}}}});
     chosen_bytes += pair.bytes;

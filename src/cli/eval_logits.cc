@@ -51,7 +51,7 @@ engine::Context resume(engine::Engine& engine, const LogitsFlags& flags, const s
   };
   kv::DiskStore::Conversation stored =
       open_store(flags.resume, engine, model, false)
-          ->load(kSavedName, engine.cache(), &engine.executor().team(), accept);
+          ->load(kSavedName, "", engine.cache(), &engine.executor().team(), accept);
   return {std::move(stored.sequence), std::move(stored.tokens)};
 }
 
@@ -64,6 +64,10 @@ int eval_logits(const LogitsFlags& flags) {
   if (saves && (flags.save.first < 1 || flags.save.first > length))
     throw_error(ErrorCode::invalid_input, "--save-at {}: expected 1 to the number of tokens ({})",
                 flags.save.first, length);
+  // Before half of the row is computed. What is not there yet is made.
+  if (std::error_code ignored; saves && std::filesystem::exists(flags.save.second, ignored) &&
+                               !std::filesystem::is_directory(flags.save.second, ignored))
+    throw_error(ErrorCode::not_found, "--save-at: {}: Not a directory", printable(flags.save.second));
   engine::LogitRun run;
   for (const std::string& file : flags.with) {
     run.with.push_back(read_token_file(file));
@@ -83,7 +87,8 @@ int eval_logits(const LogitsFlags& flags) {
   options.checkpoints = !run.with.empty();
   const std::filesystem::path path = resolve_model(flags.load.model);
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
-  engine->model().check_tokens(ids);
+  engine->model().check_tokens(ids, flags.tokens);
+  for (size_t i = 0; i < run.with.size(); ++i) engine->model().check_tokens(run.with[i], flags.with[i]);
 
   engine::Context row = flags.resume.empty() ? engine->new_context() : resume(*engine, flags, path, ids);
   const auto first = static_cast<int64_t>(row.tokens.size());
@@ -134,7 +139,13 @@ void add_eval_logits(CLI::App& eval, Invocation& invocation) {
   add_unsigned(*command, "--schedule", flags->schedule, "SEED",
                "Seed of who joins and leaves when, chunks, forks, truncations, rollbacks (default with "
                "--with: 0)");
-  command->add_option("--save-at", flags->save, "Store the row in DIR when it has N tokens, then go on")
+  command
+      ->add_option("--save-at", CLI::callback_t([flags](const CLI::results_t& results) {
+                     flags->save = {parse_whole("--save-at N DIR", results[0], 1, INT32_MAX), results[1]};
+                     return true;
+                   }),
+                   "Store the row in DIR when it has N tokens, then go on")
+      ->expected(2)
       ->type_name("N DIR");
   add_text(*command, "--resume", flags->resume, kFolderValue,
            "Begin after the tokens stored there; rows from N on are written");

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "models/model.h"
+
 namespace kvasir::cli {
 
 struct EvalText {
@@ -23,5 +25,8 @@ std::vector<std::vector<int32_t>> cut_rows(std::span<const int32_t> ids, std::op
 // Of a text and the model that reads it. Throws Error{invalid_input, not_found} naming the file.
 std::vector<std::vector<int32_t>> read_rows(const EvalText& text, int64_t window,
                                             const std::filesystem::path& model);
+
+// Throws Error{invalid_input}, naming the file, for ids that the model does not know.
+void check_rows(const models::Model& model, std::span<const std::vector<int32_t>> rows, const EvalText& text);
 
 }  // namespace kvasir::cli

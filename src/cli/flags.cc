@@ -99,19 +99,38 @@ void PrefixFlags::add_to(CLI::App& command) {
       add_text(group, "--prompt-cache", size, "SIZE",
                "Memory, for example 512M, for earlier prompts beside what sequences leave free");
   group.add_flag("--no-prompt-cache", off, "Compute every prompt from its beginning")->excludes(bytes);
-  add_whole(group, "--state-snapshot-interval", interval,
-            "Models with windows: tokens between points of a prompt that can be resumed (0: its end only)",
-            0);
+  interval_option = add_whole(
+      group, "--state-snapshot-interval", interval,
+      "Models with windows: tokens between points of a prompt that can be resumed (0: its end only)", 0);
 }
 
-void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also) {
-  minor({add_text(command, "--prompt-cache-dir", folder, kFolderValue,
-                  fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also))});
+void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also, bool folder_alone) {
+  CLI::Option* dir = add_text(command, "--prompt-cache-dir", folder, kFolderValue,
+                              fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also))
+                         ->each(refuse_no_folder);
+  minor({dir});
   CLI::App& group = *command.get_option_group("Prefixes");
-  add_text(group, "--prompt-cache-disk", disk, "SIZE",
-           "Disk, for example 8G, for earlier prompts: written in the background, found by later runs");
-  group.add_flag("--kv-verify", verify,
-                 "Compare the hashes of prompts that come from disk (conversations' always are)");
+  CLI::Option* bytes =
+      add_text(group, "--prompt-cache-disk", disk, "SIZE",
+               "Disk, for example 8G, for earlier prompts: written in the background, found by later runs");
+  group
+      .add_flag("--kv-verify", verify,
+                "Compare the hashes of prompts that come from disk (conversations' always are)")
+      ->needs(bytes);
+  if (!folder_alone) dir->needs(bytes);
+}
+
+void PrefixFlags::note_unused(engine::Engine& engine) const {
+  if (interval_option == nullptr || interval_option->count() == 0) return;
+  const kv::CacheShape& shape = engine.cache().shape();
+  const bool windows = std::any_of(shape.groups.begin(), shape.groups.end(),
+                                   [](const auto& group) { return group.geometry.window.has_value(); });
+  if (engine.prefixes() == nullptr)
+    std::fprintf(stderr, "kvasir: note: --state-snapshot-interval does nothing: no prompt is kept here\n");
+  else if (!windows && shape.state_bytes == 0)
+    std::fprintf(stderr,
+                 "kvasir: note: --state-snapshot-interval does nothing: this model has neither windows nor "
+                 "recurrent layers, and resumes at any token\n");
 }
 
 std::filesystem::path PrefixFlags::store_folder() const {

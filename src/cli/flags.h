@@ -38,14 +38,18 @@ struct LoadFlags {
 struct PrefixFlags {
   std::string size;
   int64_t interval = 1024;
+  const CLI::Option* interval_option = nullptr;  // owned by the command
   bool off = false;
   std::string folder;  // --prompt-cache-dir
   std::string disk;    // --prompt-cache-disk
   bool verify = false;
 
   void add_to(CLI::App& command);
-  // Of verbs that compute, after add_to: where prompts are kept on disk. `also`: what else the folder holds.
-  void add_disk_to(CLI::App& command, std::string_view also);
+  // Of verbs that compute, after add_to: where prompts are kept on disk. `also`: what else the folder holds;
+  // `folder_alone`: the verb uses it without --prompt-cache-disk, too.
+  void add_disk_to(CLI::App& command, std::string_view also, bool folder_alone);
+  // What was asked for and does nothing with this model and these flags; on standard error.
+  void note_unused(engine::Engine& engine) const;
   std::filesystem::path store_folder() const;                         // --prompt-cache-dir or its default
   void apply(engine::EngineOptions& options, bool by_default) const;  // throws Error naming the flag
 };

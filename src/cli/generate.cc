@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/input.h"
+#include "cli/kv_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -90,6 +91,15 @@ int generate_lines(const GenerateFlags& flags) {
   return run_batch(run, flags.load, defaults);
 }
 
+// What the cache held: the scheme's key, the codec of each group of layers, and the token at which rows
+// convert from which plain type.
+nlohmann::ordered_json with_kv(nlohmann::ordered_json answer, const engine::Engine& engine) {
+  answer["kv"] = engine.memory().kv_key;
+  answer["kv_start"] = engine.memory().kv_start;
+  answer["kv_groups"] = kv_codecs_json(engine.memory().kv_groups);
+  return answer;
+}
+
 int generate(const GenerateFlags& flags) {
   engine::EngineOptions options = flags.load.options();
   BatchLine line;
@@ -120,6 +130,7 @@ int generate(const GenerateFlags& flags) {
     options.context_hint = tokens_needed(static_cast<int64_t>(ids.size()), flags.max_tokens);
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
+  flags.prefixes.note_unused(model->engine());
 
   // One answer streams as it comes; several, or JSON, are printed whole.
   const bool stream = flags.samples == 1 && !flags.json;
@@ -152,11 +163,12 @@ int generate(const GenerateFlags& flags) {
   reading.done();
   if (flags.json) {
     if (flags.samples == 1) {
-      print_json(answer_json(*model, results[0], sampling.seed));
+      print_json(with_kv(answer_json(*model, results[0], sampling.seed), model->engine()));
     } else {
       nlohmann::ordered_json list = nlohmann::ordered_json::array();
       for (size_t i = 0; i < results.size(); ++i)
-        list.push_back(answer_json(*model, results[i], engine::sample_seed(sampling.seed, i)));
+        list.push_back(
+            with_kv(answer_json(*model, results[i], engine::sample_seed(sampling.seed, i)), model->engine()));
       print_json(list);
     }
   } else if (stream) {
@@ -250,7 +262,7 @@ void add_generate(CLI::App& app, Invocation& invocation) {
          resume});
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
-  flags->prefixes.add_disk_to(*command, "prompts are");
+  flags->prefixes.add_disk_to(*command, "prompts are", false);
   // The prompts of a file are computed each from its beginning.
   for (const char* flag : {"--prompt-cache", "--prompt-cache-disk", "--state-snapshot-interval"})
     jsonl->excludes(command->get_option(flag));

@@ -1,4 +1,5 @@
 // `kvasir kv`: what a store of conversations and prefixes holds, without a model.
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -62,11 +63,10 @@ int list(const KvFlags& flags, bool verify) {
   }
   if (flags.json) print_json(all, 1);
   if (!flags.json && !verify && files.empty()) std::printf("nothing is stored in %s\n", dir.c_str());
-  if (!verify) return kExitDone;
   if (damaged > 0)
     throw_error(ErrorCode::corrupt_file, "{}: {} of {} entries damaged", printable(dir.string()), damaged,
                 files.size());
-  if (!flags.json) std::printf("%zu entries, all sound\n", files.size());
+  if (!flags.json && verify) std::printf("%zu entries, all sound\n", files.size());
   return kExitDone;
 }
 
@@ -87,7 +87,10 @@ Json header_json(const kv::KvkHeader& header) {
           {"tokenizer_hash", identity.tokenizer_hash},
           {"ns", identity.ns},
           {"min_reusable", header.min_reusable},
-          {"encoded", header.encoded},
+          {"encoded", header.encoded && std::any_of(header.groups.begin(), header.groups.end(),
+                                                    [](const kv::KvkGroup& group) {
+                                                      return !group.geometry.codec.is_plain();
+                                                    })},
           {"trimmable", header.trimmable()},
           {"metadata_bytes", header.metadata.size()},
           {"groups", std::move(groups)}};
@@ -136,13 +139,15 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   auto sub = [&](const char* name, const char* help, std::function<int()> work) {
     CLI::App* command = kv_command->add_subcommand(name, help);
     add_text(*command, "--prompt-cache-dir", flags->dir, kFolderValue,
-             "The store's folder (default: kvasir chat's)");
+             "The store's folder (default: kvasir chat's)")
+        ->each(refuse_no_folder);
     add_json(*command, flags->json);
     command->callback([work = std::move(work), &invocation] { invocation.work = work; });
     return command;
   };
   auto add_folder = [flags](CLI::App* command) {
     add_text(*command, "DIR", flags->dir, kFolderValue, "The store's folder")
+        ->each(refuse_no_folder)
         ->excludes(command->get_option("--prompt-cache-dir"));
   };
   auto add_entry = [flags](CLI::App* command) {

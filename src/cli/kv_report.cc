@@ -35,6 +35,17 @@ Json kv_groups_json(std::span<const models::KvGroup> groups, int32_t start) {
   return list;
 }
 
+Json kv_codecs_json(std::span<const models::KvGroup> groups) {
+  Json list = Json::array();
+  for (const models::KvGroup& group : groups) {
+    const kv::CodecPair& codec = group.geometry.codec;
+    Json json = {{"layers", group.layers}, {"codec", kv::describe(codec)}};
+    if (!codec.is_plain()) json["plain"] = name(codec.k.plain);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
 std::string kv_group_text(const models::KvGroup& group, int32_t start) {
   const std::string plain = plain_codec(group, start);
   return fmt::format("{}{}, {} bytes a token", kv::describe(group.geometry),

@@ -1,4 +1,4 @@
-// How `fit` and `inspect` tell what is stored of keys and values.
+// How verbs tell what is stored of keys and values.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,6 +11,8 @@ namespace kvasir::cli {
 
 // `start`: tokens that stay plain before a row converts (CacheShape::start).
 nlohmann::ordered_json kv_groups_json(std::span<const models::KvGroup> groups, int32_t start);
+// Codecs alone, and the plain type of encoded ones.
+nlohmann::ordered_json kv_codecs_json(std::span<const models::KvGroup> groups);
 std::string kv_group_text(const models::KvGroup& group, int32_t start);
 
 }  // namespace kvasir::cli

@@ -24,6 +24,10 @@ void refuse_value(const std::string& text, const std::string& expected) {
   throw CLI::ValidationError(fmt::format("'{}' is not {}", printable(text), expected));
 }
 
+void refuse_no_folder(const std::string& text) {
+  if (text.empty()) refuse_value(text, "a folder");
+}
+
 int64_t parse_whole(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
   int64_t value = 0;
   if (parse(text, value) && value >= least && value <= most) return value;

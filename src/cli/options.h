@@ -31,6 +31,9 @@ inline void minor(std::initializer_list<CLI::Option*> options) {
 // In CLI::Option::each, which names the flag. Throws CLI::ValidationError.
 [[noreturn]] void refuse_value(const std::string& text, const std::string& expected);
 
+// In CLI::Option::each of a folder: a variable that is not set gives "", which is not the default's.
+void refuse_no_folder(const std::string& text);
+
 // Throw CLI::ValidationError naming the flag, the text and what was expected.
 int64_t parse_whole(const std::string& flag, const std::string& text, int64_t least, int64_t most);
 uint64_t parse_unsigned(const std::string& flag, const std::string& text);

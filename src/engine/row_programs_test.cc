@@ -3,6 +3,7 @@
 // one go.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 #include "base/error.h"
@@ -19,6 +20,7 @@ using testing::kTinyKinds;
 using testing::TinyKind;
 
 constexpr int64_t kContext = 160;
+constexpr int64_t kLongContext = 320;  // so that pages of 256 tokens have a next one
 constexpr size_t kMostRows = 5;
 constexpr int kChunk = 48;
 
@@ -30,6 +32,7 @@ struct Settings {
   models::Activations mode = models::Activations::f32;
   int page = 64;
   int threads = 1;
+  int64_t context = kContext;
 
   std::string text() const {
     return fmt::format("{} {} {} start {} page {} {}", kind->name, spec, fmt::join(layers, " "), start, page,
@@ -40,7 +43,7 @@ struct Settings {
 std::unique_ptr<Engine> open(const Settings& settings, int rows, int chunk) {
   EngineOptions options;
   options.load.threads = settings.threads;
-  options.load.context = kContext;
+  options.load.context = settings.context;
   options.load.rows = rows;
   options.load.chunk = chunk;
   options.load.logits = chunk;
@@ -84,6 +87,7 @@ class Program {
     step_.rollback();
     EXPECT_EQ(engine_->cache().used_bytes(), 0u) << settings_.text();
   }
+  bool crossed() const { return crossed_; }  // a row that was compared had more than one page
 
  private:
   size_t below(size_t count) { return static_cast<size_t>(random_() % count); }
@@ -126,7 +130,7 @@ class Program {
     for (TestRow& row : rows_) {
       if (!row.present || budget == 0 || (rows_.size() > 1 && below(3) == 0)) continue;
       size_t most = std::min({budget, static_cast<size_t>(row.sequence.max_append()),
-                              static_cast<size_t>(kContext) - row.tokens.size()});
+                              static_cast<size_t>(settings_.context) - row.tokens.size()});
       if (row.sequence.in_round())
         most = std::min(most, static_cast<size_t>(12 - std::min(12, row.sequence.round_tokens())));
       if (most == 0) continue;
@@ -212,7 +216,7 @@ class Program {
     kv::DiskStore files(options);
     files.save("row", "", row.tokens, row.sequence, "");
     row.sequence = {};
-    kv::DiskStore::Conversation loaded = files.load("row", engine_->cache(), &engine_->executor().team());
+    kv::DiskStore::Conversation loaded = files.load("row", "", engine_->cache(), &engine_->executor().team());
     EXPECT_EQ(loaded.tokens, row.tokens);
     row.sequence = std::move(loaded.sequence);
   }
@@ -224,7 +228,7 @@ class Program {
     Settings alone = settings_;
     alone.page = settings_.page == 64 ? 16 : 64;
     alone.threads = 1;
-    if (solo_ == nullptr) solo_ = open(alone, 1, static_cast<int>(kContext));
+    if (solo_ == nullptr) solo_ = open(alone, 1, static_cast<int>(settings_.context));
     Context context = solo_->new_context();
     std::vector<Logits> want;
     LogitRun run;
@@ -237,7 +241,13 @@ class Program {
     for (size_t i = 0; i < want.size(); ++i)
       ASSERT_EQ(row.logits[i], want[i]) << settings_.text() << ": token " << i << " of " << want.size();
     // A row of exactly `start` tokens converts when it is next appended to, or when a round begins.
-    if (row.sequence.encoded() != context.sequence.encoded()) return;
+    if (row.sequence.encoded() && !context.sequence.encoded()) {
+      ASSERT_EQ(row.sequence.offset(), settings_.start);
+      context.sequence.begin_round();
+      context.sequence.commit_round(0);
+    }
+    ASSERT_EQ(row.sequence.encoded(), context.sequence.encoded()) << settings_.text();
+    crossed_ = crossed_ || row.sequence.offset() > settings_.page;
     for (size_t g = 0; g < engine_->cache().groups(); ++g) {
       const int32_t first = std::max(row.sequence.first_stored(g), context.sequence.first_stored(g));
       const int32_t count = row.sequence.offset() - first;
@@ -255,6 +265,7 @@ class Program {
   std::vector<TestRow> rows_;
   std::vector<std::pair<std::vector<int32_t>, std::vector<Logits>>> known_;
   std::optional<TestFolder> folder_;
+  bool crossed_ = false;
 };
 
 TEST(RowPrograms, EveryRowIsItselfAlone) {
@@ -263,6 +274,7 @@ TEST(RowPrograms, EveryRowIsItselfAlone) {
   const int pages[] = {16, 64, 256};
   const auto& specs = testing::kv_specs();
   const int seeds = testing::property_seeds(160);
+  std::map<int, int> crossed;  // by page size: programs with a row of several pages
   for (int seed = 0; seed < seeds && !HasFatalFailure(); ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed) * 31 + 5);
     Settings settings;
@@ -277,9 +289,14 @@ TEST(RowPrograms, EveryRowIsItselfAlone) {
     settings.mode = modes[random() % 4];
     settings.page = pages[random() % 3];
     settings.threads = 1 + seed % 2;
-    Program(settings, static_cast<uint64_t>(seed)).run(60);
+    if (settings.page == 256) settings.context = kLongContext;
+    Program program(settings, static_cast<uint64_t>(seed));
+    program.run(settings.page == 256 ? 90 : 60);
+    crossed[settings.page] += program.crossed();
     if (HasFailure()) FAIL() << "seed " << seed;
   }
+  if (seeds < 100) return;
+  for (const int page : pages) EXPECT_GE(crossed[page], 5) << "pages of " << page;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/test_folder.h"
+#include "base/test_seeds.h"
 #include "engine/engine.h"
 #include "models/synth.h"
 
@@ -99,10 +100,6 @@ inline const std::vector<std::string>& kv_specs() {
   return kSpecs;
 }
 
-// How many random programs a test runs: `usual` unless KVASIR_PROPERTY_SEEDS says more.
-inline int property_seeds(int usual) {
-  const char* text = std::getenv("KVASIR_PROPERTY_SEEDS");
-  return text != nullptr ? std::atoi(text) : usual;
-}
+using kvasir::property_seeds;
 
 }  // namespace kvasir::engine::testing

@@ -62,6 +62,7 @@ TEST(KvCache, AnUncommittedStepLeavesNothingBehind) {
   EXPECT_EQ(difference(b), "");
 }
 
+// P13, P2.
 TEST(KvCache, ReservationIsAllOrNothing) {
   Fixture f({.page = 4, .window = 8}, 4);
   TestRow a = f.row(), b = f.row();
@@ -99,6 +100,7 @@ TEST(KvCache, PressureIsAskedForPagesBeforeARefusal) {
   EXPECT_THROW(f.cache.reserve({&c.sequence}, {1}, step), KvPoolExhausted);
 }
 
+// P3.
 TEST(KvCache, ForkCopiesOnlyTheSharedPartialPage) {
   Fixture f({.page = 4});
   TestRow a = f.row();
@@ -154,6 +156,7 @@ TEST(KvCache, TruncateAnywhereOfAFullRow) {
   EXPECT_THROW(a.sequence.truncate(-1), NotResumable);
 }
 
+// P10.
 TEST(KvCache, WindowsReleasePagesAndSayWhatCanBeResumed) {
   // Spec section 5: W = 6, offset 11: history {5 .. 10} stays; the next query needs {6 .. 10}.
   Fixture f({.page = 2, .full = false, .window = 6});
@@ -203,6 +206,7 @@ TEST(KvCache, SinksStay) {
   EXPECT_THROW(a.sequence.bytes(0, 38, 3), Error);
 }
 
+// P16, P18.
 TEST(KvCache, RowsConvertAtTheirOwnBoundary) {
   Fixture f({.page = 4, .start = 10, .window = 6, .encoded_full = true, .encoded_window = true});
   TestRow a = f.row(), b = f.row();
@@ -255,6 +259,7 @@ TEST(KvCache, ConversionOfAForkLeavesTheOtherPlain) {
   EXPECT_EQ(difference(b), "");
 }
 
+// P15.
 TEST(KvCache, RoundsKeepAPrefixOfTheirTokens) {
   for (int32_t keep = 0; keep <= 5; ++keep) {
     Fixture f({.page = 2, .window = 4, .state_bytes = 24});
@@ -284,6 +289,7 @@ TEST(KvCache, RoundsKeepAPrefixOfTheirTokens) {
   }
 }
 
+// P16.
 TEST(KvCache, ARoundDoesNotConvert) {
   Fixture f({.page = 4, .start = 8, .encoded_full = true});
   TestRow a = f.row();
@@ -326,6 +332,7 @@ TEST(KvCache, ARoundThatConvertsTakesWhatIsKeptForLater) {
   f.cache.on_pressure(nullptr);
 }
 
+// P22.
 TEST(KvCache, RecurrentRowsResumeAtCheckpointsOnly) {
   Fixture f({.page = 4, .window = 5, .state_bytes = 32});
   TestRow a = f.row();

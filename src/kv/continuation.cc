@@ -109,13 +109,15 @@ std::optional<Continuations::Found> Continuations::load(std::string_view key, Kv
                                                         ThreadTeam* team) {
   if (!eligible(key)) return std::nullopt;
   const std::string name = name_of(key);
-  const std::vector<StoreEntry> entries = store_.entries();
-  if (std::none_of(entries.begin(), entries.end(),
-                   [&](const StoreEntry& entry) { return entry.name == name; }))
-    return std::nullopt;
+  std::optional<StoreEntry> newest;
+  for (const StoreEntry& entry : store_.entries())
+    if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
+  if (!newest) return std::nullopt;
   try {
-    DiskStore::Conversation stored = store_.load(name, cache, team);
+    DiskStore::Conversation stored = store_.load(name, newest->ns, cache, team);
     Continuation state = from_text(stored.metadata, key, name);
+    if (state.ns != newest->ns)
+      throw_error(ErrorCode::corrupt_file, "{}: the state is of another namespace", printable(name));
     std::vector<int32_t> tokens = state.original_prompt_tokens;
     tokens.insert(tokens.end(), state.generated_tokens.begin(), state.generated_tokens.end());
     if (tokens != stored.tokens)
@@ -174,7 +176,10 @@ bool Continuations::write(std::string_view item, std::span<const int32_t> tokens
                         .read = watch.read};
   both.step();
   try {
-    store_.save(name_of(attempt.key), attempt.ns, tokens, sequence, attempt.metadata, both);
+    const std::string name = name_of(attempt.key);
+    store_.save(name, attempt.ns, tokens, sequence, attempt.metadata, both);
+    for (const StoreEntry& entry : store_.entries())  // an older attempt with other adapters
+      if (entry.name == name && entry.ns != attempt.ns) store_.remove_named(name, entry.ns);
     return true;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::cancelled) throw;
@@ -186,7 +191,8 @@ bool Continuations::write(std::string_view item, std::span<const int32_t> tokens
 void Continuations::remove(const std::string& key) {
   bool removed = true;
   try {
-    store_.remove_named(name_of(key));
+    for (const StoreEntry& entry : store_.entries())
+      if (entry.name == name_of(key)) store_.remove_named(entry.name, entry.ns);
   } catch (const std::exception& error) {
     removed = false;
     if (warn_) warn_(error.what());

@@ -108,6 +108,7 @@ TEST(Continuations, ANewerAttemptCancelsTheQueuedOnes) {
   EXPECT_EQ(f.held(), 0u);
 }
 
+// P37.
 TEST(Continuations, CompletionTakesEffectAtOnceAndIsNotOvertaken) {
   Fixture f;
   f.save("job", f.state(1));

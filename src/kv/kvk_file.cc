@@ -104,8 +104,9 @@ bool KvkHeader::trimmable() const {
 
 KvkHeader read_kvk_header(const std::filesystem::path& path) {
   const std::string name = path.string();
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw_error(ErrorCode::not_found, "{}: {}", name, std::strerror(errno));
+  const int fd =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe is no file to wait for
+  if (fd < 0) throw_error(ErrorCode::not_found, "{}: cannot be opened: {}", name, std::strerror(errno));
   struct Close {
     int fd;
     ~Close() { ::close(fd); }

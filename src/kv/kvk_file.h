@@ -105,7 +105,8 @@ class KvkFile {
   std::vector<std::vector<uint32_t>> page_slot_;  // [groups][page index]: which entry of pages, ~0: none
 };
 
-// Only the header, checked as above (file length included): for scans of a store.
+// Only the header, checked as above (file length included): for scans of a store. Error{not_found} stands for
+// all that keeps a file from being opened.
 KvkHeader read_kvk_header(const std::filesystem::path& path);
 
 // For writers in the background, and those of bounded stores. Functions may be empty.
@@ -113,6 +114,8 @@ struct WriteWatch {
   // Before every tensor, the header, the sync and the rename. What it throws ends the writing: the draft is
   // removed.
   std::function<void()> step = {};
+  // Once, before the rename: the draft is whole and synced.
+  std::function<void()> publish = {};
   // Once, as soon as the sequence is not looked at any more: before the sync, which may take long.
   std::function<void()> read = {};
   // A file larger than this is refused before a byte is written: Error{resource_exhausted}.
@@ -131,8 +134,9 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
 uint64_t kvk_bytes_about(const Sequence& sequence);
 
 // Rewrites a file in the other layout or with another page size (0 for dense), from canonical bytes alone.
+// `publish` is called when the draft is whole and synced: what it throws ends the writing, as in WriteWatch.
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,
-                     int page_tokens);
+                     int page_tokens, const std::function<void()>& publish = {});
 
 // A sequence with the file's bytes. The cache's groups must be the file's (another page size is fine); `team`
 // (may be null) shares the copying. Throws Error{invalid_input} naming the first field that differs,

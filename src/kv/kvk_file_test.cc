@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/test_file_size.h"
 #include "base/test_folder.h"
@@ -60,6 +61,7 @@ size_t files_in(const fs::path& folder) {
   return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
+// P6, P32.
 TEST(KvkFile, RoundTripOverWindowsSinksStateAndPageSizes) {
   for (const bool recurrent : {false, true})
     for (const int window : {0, 3, 7, 100})
@@ -181,6 +183,7 @@ TEST(KvkFile, ForkedRowsGiveEqualFiles) {
   EXPECT_EQ(contents(f.file("a.kvk")), contents(f.file("b.kvk")));
 }
 
+// P33.
 TEST(KvkFile, EveryFlippedByteAndEveryCutIsNoticed) {
   Fixture f({.page = 4, .window = 6, .sinks = 1, .state_bytes = 8});
   TestRow row = f.computed(13);
@@ -265,6 +268,54 @@ TEST(KvkFile, AFullDiskLeavesNothingBehind) {
   EXPECT_EQ(code, ErrorCode::resource_exhausted);
   EXPECT_EQ(files_in(f.folder.path()), 0u);
   EXPECT_EQ(difference(row), "");
+}
+
+// What a header says twice it says alike, and what nobody here knows is refused: not kept, not dropped.
+TEST(KvkFile, CachesAgreeWithGroups) {
+  Fixture f({.page = 4, .window = 6});
+  TestRow row = f.computed(13);
+  write_kvk(f.file(), f.header(row), row.sequence);
+  convert_kvk(KvkFile::open(f.file()), f.file("dense.kvk"), KvkHeader::Layout::dense, 0);
+  for (const char* name : {"a.kvk", "dense.kvk"}) {
+    const std::string bytes = contents(f.file(name));
+    uint32_t length = 0;
+    std::memcpy(&length, bytes.data() + 12, 4);
+    const auto good = nlohmann::json::parse(bytes.substr(64, length));
+    const auto refusal = [&](const std::function<void(nlohmann::json&)>& forge) {
+      nlohmann::json root = good;
+      forge(root);
+      try {
+        parse_header(root.dump(), "x");
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.code() == ErrorCode::corrupt_file || error.code() == ErrorCode::unsupported);
+        return std::string(error.what());
+      }
+      return std::string("accepted");
+    };
+    EXPECT_EQ(refusal([](auto&) {}), "accepted");
+    EXPECT_NE(refusal([](auto& r) { r.erase("caches"); }).find("lacks \"caches\""), std::string::npos);
+    EXPECT_NE(refusal([](auto& r) { r["caches"].erase(1); }).find("1 caches, and the groups have 2"),
+              std::string::npos);
+    EXPECT_NE(refusal([](auto& r) { r["caches"][0]["kind"] = "zzz"; }).find("unsupported cache kind zzz"),
+              std::string::npos);
+    for (const auto& [key, value] : {std::pair<const char*, nlohmann::json>{"kind", "qkv"},
+                                     {"offset", 12},
+                                     {"min_reusable", 1},
+                                     {"dtype", "bf16"},
+                                     {"codec", "bf16"},
+                                     {"first_position", 1},
+                                     {"window", 5},
+                                     {"bits", 8}})
+      EXPECT_NE(refusal([&, k = key, v = value](auto& r) { r["caches"][0][k] = v; }).find("cache 0"),
+                std::string::npos)
+          << key;
+    EXPECT_NE(refusal([](auto& r) { r["attachments"] = nlohmann::json::array({1}); }).find("attachments"),
+              std::string::npos);
+    EXPECT_NE(refusal([](auto& r) { r["colour"] = 1; }).find("header has an unknown member \"colour\""),
+              std::string::npos);
+    EXPECT_NE(refusal([](auto& r) { r["groups"][1]["colour"] = 1; }).find("group 1 has an unknown member"),
+              std::string::npos);
+  }
 }
 
 // 65,536 layers of 8,192 heads of 65,536 keys and values in pages of 65,536 tokens: 2^66 bytes, which 64 bits

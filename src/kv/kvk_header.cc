@@ -1,5 +1,6 @@
 #include "kv/kvk_header.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/memory.h"
@@ -31,6 +32,33 @@ std::string cache_kind(const GroupGeometry& geometry) {
     kind = "turboquant";
   }
   return rotating.empty() || kind.empty() ? rotating + kind : rotating + "-" + kind;
+}
+
+// One entry per owner layer: what the groups say, in the words of kv-cache.md 15. A reader compares.
+json caches_json(const KvkHeader& header) {
+  std::vector<json> by_owner;
+  for (const KvkGroup& group : header.groups) {
+    const GroupGeometry& geometry = group.geometry;
+    json cache{{"kind", cache_kind(geometry)},          {"offset", header.offset()},
+               {"min_reusable", header.min_reusable},   {"first_position", group.first},
+               {"dtype", name(geometry.codec.k.plain)}, {"codec", describe(geometry.codec)}};
+    if (geometry.window) {
+      cache["window"] = *geometry.window;
+      cache["keep"] = geometry.sinks;
+    }
+    const size_t per_layer = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v).size();
+    for (size_t layer = 0; layer < group.owners.size(); ++layer) {
+      const auto owner = static_cast<size_t>(group.owners[layer]);
+      if (by_owner.size() <= owner) by_owner.resize(owner + 1);
+      by_owner[owner] = cache;
+      if (header.layout == KvkHeader::Layout::dense)
+        for (size_t p = 0; p < per_layer; ++p)
+          by_owner[owner]["tensors"].push_back(tensor_json(group.planes[layer * per_layer + p]));
+    }
+  }
+  json caches = json::array();
+  for (json& cache : by_owner) caches.push_back(std::move(cache));
+  return caches;
 }
 
 [[noreturn]] void corrupt(const std::string& path, std::string_view reason) {
@@ -75,6 +103,13 @@ class Fields {
     return value;
   }
   const std::string& where() const { return where_; }
+  // What nobody here knows may change what the rest means.
+  void only(std::initializer_list<std::string_view> known) const {
+    for (const auto& [key, value] : object_.items())
+      if (std::find(known.begin(), known.end(), key) == known.end())
+        throw_error(ErrorCode::unsupported, "{}: {} has an unknown member \"{}\"", path_, where_,
+                    printable(key));
+  }
 
  private:
   const json& object_;
@@ -83,6 +118,7 @@ class Fields {
 };
 
 KvkTensor parse_tensor(const Fields& fields, const std::string& path) {
+  fields.only({"off", "bytes", "hash", "index"});
   KvkTensor tensor;
   tensor.offset = static_cast<uint64_t>(fields.integer("off", 0, INT64_MAX / 4));
   tensor.bytes = static_cast<uint64_t>(fields.integer("bytes", 0, INT64_MAX / 4));
@@ -97,6 +133,9 @@ KvkTensor parse_tensor(const Fields& fields, const std::string& path) {
 
 KvkGroup parse_group(const json& object, const std::string& path, size_t index, const KvkHeader& header) {
   const Fields fields(object, path, fmt::format("group {}", index));
+  fields.only({"layers", "kv_heads", "head_dim_k", "head_dim_v", "window", "keep", "codec", "plain_k",
+               "plain_v", "affine_encoder", "turbo_guard", "first_position", "P", "page_bytes", "pages",
+               "tensors"});
   KvkGroup group;
   GroupGeometry& geometry = group.geometry;
   for (const json& owner : fields.array("layers")) {
@@ -247,8 +286,7 @@ std::string header_text(const KvkHeader& header) {
   root["tokens"] = header.tokens;
   root["min_reusable"] = header.min_reusable;
   root["stage"] = header.encoded ? "encoded" : "plain";
-  json groups = json::array(), caches = json::array();
-  std::vector<json> by_owner;
+  json groups = json::array();
   for (const KvkGroup& group : header.groups) {
     const GroupGeometry& geometry = group.geometry;
     json object{{"layers", group.owners},
@@ -263,15 +301,7 @@ std::string header_text(const KvkHeader& header) {
     // Encoders other than the default are named; they hold for both planes.
     if (geometry.codec.k.gpu_compat || geometry.codec.v.gpu_compat) object["affine_encoder"] = "gpu_compat";
     if (!geometry.codec.k.guard || !geometry.codec.v.guard) object["turbo_guard"] = false;
-    json cache{{"kind", cache_kind(geometry)},          {"offset", header.offset()},
-               {"min_reusable", header.min_reusable},   {"first_position", group.first},
-               {"dtype", name(geometry.codec.k.plain)}, {"codec", describe(geometry.codec)}};
-    if (geometry.window) {
-      object["window"] = *geometry.window;
-      cache["window"] = *geometry.window;
-      cache["keep"] = geometry.sinks;
-    }
-    const size_t per_layer = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v).size();
+    if (geometry.window) object["window"] = *geometry.window;
     if (header.layout == KvkHeader::Layout::pages) {
       object["P"] = geometry.page_tokens;
       object["page_bytes"] = page_form(geometry).page_bytes;
@@ -286,22 +316,36 @@ std::string header_text(const KvkHeader& header) {
       for (const KvkTensor& tensor : group.planes) tensors.push_back(tensor_json(tensor));
       object["tensors"] = std::move(tensors);
     }
-    for (size_t layer = 0; layer < group.owners.size(); ++layer) {
-      const auto owner = static_cast<size_t>(group.owners[layer]);
-      if (by_owner.size() <= owner) by_owner.resize(owner + 1);
-      by_owner[owner] = cache;
-      if (header.layout == KvkHeader::Layout::dense)
-        for (size_t p = 0; p < per_layer; ++p)
-          by_owner[owner]["tensors"].push_back(tensor_json(group.planes[layer * per_layer + p]));
-    }
     groups.push_back(std::move(object));
   }
-  for (json& cache : by_owner) caches.push_back(std::move(cache));
   root["groups"] = std::move(groups);
-  root["caches"] = std::move(caches);
+  root["caches"] = caches_json(header);
   if (header.state) root["state"] = tensor_json(*header.state);
   return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
+
+namespace {
+
+void check_caches(const json& stated, const KvkHeader& header, const std::string& path) {
+  const json expected = caches_json(header);
+  if (stated == expected) return;
+  for (const json& cache : stated)
+    if (cache.is_object() && cache.contains("kind") && cache["kind"].is_string()) {
+      static constexpr std::string_view kKinds[] = {
+          "kv",       "qkv",          "pair",          "turboquant",
+          "rotating", "rotating-qkv", "rotating-pair", "rotating-turboquant"};
+      const std::string kind = cache["kind"].get<std::string>();
+      if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
+        throw_error(ErrorCode::unsupported, "{}: unsupported cache kind {}", path, printable(kind));
+    }
+  if (stated.size() != expected.size())
+    corrupt(path, fmt::format("{} caches, and the groups have {}", stated.size(), expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (stated[i] != expected[i])
+      corrupt(path, fmt::format("cache {} is not what its group says of the layer", i));
+}
+
+}  // namespace
 
 KvkHeader parse_header(std::string_view text, const std::string& path) {
   const json root = formats::parse_json(text, path, 16);
@@ -312,6 +356,13 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
   if (const std::string provider = fields.text("codec_provider"); provider != kProvider)
     throw_error(ErrorCode::unsupported, "{}: cache codec provider mismatch ({}, expected {})", path,
                 printable(provider), kProvider);
+  if (fields.has("attachments"))
+    throw_error(ErrorCode::unsupported, "{}: it has attachments, which this build cannot keep", path);
+  fields.only(
+      {"format",         "layout",      "codec_provider", "created_at",     "model_id", "config_fingerprint",
+       "weights_digest", "numerics_id", "scheme_key",     "tokenizer_hash", "ns",       "name",
+       "numerics",       "metadata",    "tokens",         "min_reusable",   "stage",    "groups",
+       "caches",         "state"});
   const std::string layout = fields.text("layout");
   if (layout != "pages" && layout != "dense")
     throw_error(ErrorCode::unsupported, "{}: unknown layout {}", path, printable(layout));
@@ -353,6 +404,7 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
       seen[static_cast<size_t>(owner)] = true;
     }
   }
+  check_caches(fields.array("caches"), header, path);
   if (fields.has("state")) header.state = parse_tensor(Fields(fields.at("state"), path, "state"), path);
   return header;
 }

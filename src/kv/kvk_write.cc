@@ -45,12 +45,13 @@ class Draft {
       done += static_cast<size_t>(put);
     }
   }
-  void publish(uint64_t length, const std::function<void()>& step) {
+  void publish(uint64_t length, const WriteWatch& watch) {
     // What no tensor covers reads as zeros.
     if (::ftruncate(fd_, static_cast<off_t>(length)) != 0) fail("cannot be sized");
-    if (step) step();
+    if (watch.step) watch.step();
     if (::fsync(fd_) != 0) fail("cannot be synced");
-    if (step) step();
+    if (watch.step) watch.step();
+    if (watch.publish) watch.publish();
     if (::rename(draft_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
     ::close(fd_);
     fd_ = -1;
@@ -110,8 +111,8 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
   const uint64_t data_start = align_up(kPreamble + text.size(), kKvkAlignment);
   if (data_start + end > watch.cap_bytes)
     throw_error(ErrorCode::resource_exhausted,
-                "a sequence of {} bytes is larger than the KV store's cap of {}", data_start + end,
-                watch.cap_bytes);
+                "a sequence of {} bytes is larger than the {} that the KV store's cap leaves",
+                data_start + end, watch.cap_bytes);
   Draft draft(path);
   std::vector<std::byte> buffer;
   each_tensor([&](KvkTensor& tensor, size_t g, size_t i) {
@@ -140,7 +141,7 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
   store_le(head.data() + 32, data_start + end);
   std::memcpy(head.data() + kPreamble, text.data(), text.size());
   draft.write(head, 0);
-  draft.publish(data_start + end, watch.step);
+  draft.publish(data_start + end, watch);
   return data_start + end;
 }
 
@@ -242,7 +243,7 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
 }
 
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,
-                     int page_tokens) {
+                     int page_tokens, const std::function<void()>& publish) {
   KvkHeader header = from.header();
   header.layout = layout;
   const int32_t offset = header.offset();
@@ -291,7 +292,7 @@ uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, Kvk
       copy(head, group.first, offset);
     }
   };
-  return write_file(path, header, fill, from.state());
+  return write_file(path, header, fill, from.state(), {.publish = publish});
 }
 
 }  // namespace kvasir::kv

@@ -48,6 +48,7 @@ TEST(PagePool, AddressesStayWhereTheyAre) {
   EXPECT_EQ(address[0], std::byte{42});
 }
 
+// P2.
 TEST(PagePool, ExhaustionIsTypedAndChangesNothing) {
   PagePool pool("group 0", 64, 3, 0, nullptr);
   pool.allocate();
@@ -90,6 +91,7 @@ TEST(PagePool, PoisonsWhatNobodyUses) {
   EXPECT_EQ(pool.page(page)[5], std::byte{0xFF});
 }
 
+// P2.
 TEST(PagePool, RandomUseKeepsTheCounts) {
   std::mt19937 random(7);
   PagePool pool("test", 64, 40, 0, nullptr);

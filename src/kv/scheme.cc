@@ -148,14 +148,38 @@ const SchemeLayer& find_layer(std::span<const SchemeLayer> layers, int64_t index
               layers.size());
 }
 
-// The last two are what `kvasir eval kv-sensitivity` adds.
-void check_members(const nlohmann::json& entry, const std::string& source) {
-  static const std::vector<std::string> known = {"layer_idx", "bits",     "group_size",
-                                                 "codec",     "measured", "planes"};
+void check_members(const nlohmann::json& entry, const std::vector<std::string>& known,
+                   const std::string& source) {
   for (const auto& [key, value] : entry.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw_error(ErrorCode::corrupt_file, "{}: unknown member \"{}\" (known: {})", source, printable(key),
                   fmt::join(known, ", "));
+}
+
+// Of an entry for a layer. The last three are what `kvasir eval kv-sensitivity` adds. `plain`: T here.
+void check_entry(const nlohmann::json& entry, const std::string& source, Dtype plain) {
+  static const std::vector<std::string> known = {"layer_idx", "bits",  "group_size", "codec",
+                                                 "measured",  "plain", "planes"};
+  check_members(entry, known, source);
+  if (!entry.contains("plain")) return;
+  if (!entry["plain"].is_string() || !plain_dtype(entry["plain"].get<std::string>()))
+    throw_error(ErrorCode::corrupt_file, "{}: \"plain\" is none of f32, f16, bf16", source);
+  if (const std::string stated = entry["plain"].get<std::string>(); stated != name(plain))
+    throw_error(
+        ErrorCode::invalid_input,
+        "{}: measured with keys and values in {}, and here they are {}: give --kv-plain {}, or measure "
+        "anew",
+        source, stated, name(plain), stated);
+}
+
+// As the file says it: a number that no layer has must not become one by wrapping.
+int64_t layer_index(const nlohmann::json& entry, const std::string& source) {
+  if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
+    throw_error(ErrorCode::corrupt_file, "{}: no integer \"layer_idx\"", source);
+  const nlohmann::json& index = entry["layer_idx"];
+  if (index.is_number_unsigned() && index.get<uint64_t>() > INT32_MAX)
+    throw_error(ErrorCode::invalid_input, "{}: there is no layer {}", source, index.get<uint64_t>());
+  return index.get<int64_t>();
 }
 
 Choices read_config(const std::filesystem::path& path, std::span<const SchemeLayer> layers, Dtype plain) {
@@ -170,10 +194,8 @@ Choices read_config(const std::filesystem::path& path, std::span<const SchemeLay
   for (size_t i = 0; i < config.size(); ++i) {
     const auto& entry = config[i];
     const std::string source = fmt::format("{}: entry {}", file, i);
-    if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
-      throw_error(ErrorCode::corrupt_file, "{}: no integer \"layer_idx\"", source);
-    check_members(entry, source);
-    const int64_t index = entry["layer_idx"].get<int64_t>();
+    const int64_t index = layer_index(entry, source);
+    check_entry(entry, source, plain);
     const SchemeLayer& layer = find_layer(layers, index, source);
     CodecPair codec;
     if (entry.contains("codec")) {
@@ -187,8 +209,8 @@ Choices read_config(const std::filesystem::path& path, std::span<const SchemeLay
           (entry.contains("group_size") && !entry["group_size"].is_number_integer()))
         throw_error(ErrorCode::corrupt_file, "{}: expected integer \"bits\" and \"group_size\", or \"codec\"",
                     source);
-      codec = parse_codec(fmt::format("affine:{}:{}", entry["bits"].get<int64_t>(),
-                                      entry.contains("group_size") ? entry["group_size"].get<int64_t>() : 64),
+      codec = parse_codec(fmt::format("affine:{}:{}", entry["bits"].dump(),
+                                      entry.contains("group_size") ? entry["group_size"].dump() : "64"),
                           plain, source);
     }
     check_codec(codec, layer.geometry, source);
@@ -219,10 +241,9 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
     throw_error(ErrorCode::corrupt_file,
                 "{}: expected a list of layers as written by `kvasir eval kv-sensitivity`", file);
   for (const auto& entry : table) {
-    if (!entry.is_object() || !entry.contains("layer_idx") || !entry["layer_idx"].is_number_integer())
-      throw_error(ErrorCode::corrupt_file, "{}: each layer needs an integer \"layer_idx\"", file);
-    check_members(entry, fmt::format("{}: layer {}", file, entry["layer_idx"].get<int64_t>()));
-    const LayerGeometry& layer = find_layer(layers, entry["layer_idx"].get<int64_t>(), file).geometry;
+    const int64_t index = layer_index(entry, file);
+    check_entry(entry, fmt::format("{}: layer {}", file, index), plain);
+    const LayerGeometry& layer = find_layer(layers, index, file).geometry;
     if (options.contains(layer.layer))
       throw_error(ErrorCode::invalid_input, "{}: layer {} is listed twice", file, layer.layer);
     if (!entry.contains("measured")) continue;
@@ -235,6 +256,7 @@ Choices resolve_auto(int64_t budget, const std::filesystem::path& path, std::spa
         throw_error(ErrorCode::corrupt_file,
                     "{}: layer {}: each measured codec needs \"codec\", \"bytes\" and \"kl\"", file,
                     layer.layer);
+      check_members(codec, {"codec", "bytes", "kl"}, fmt::format("{}: layer {}", file, layer.layer));
       Option option{parse_codec(codec["codec"].get<std::string>(), plain,
                                 fmt::format("{}: layer {}", file, layer.layer)),
                     {0, codec["kl"].get<double>()}};

@@ -94,7 +94,8 @@ std::string layer_key(const CodecPair& codec, int32_t start);
 std::string scheme_key(std::span<const CodecPair> codecs, int32_t start);
 
 // "kv:plain", "kv:rotating-quant:8:64", "kv:turboquant:8:3", ... (kv-cache.md 4.3): state identity of one
-// layer.
+// layer. For graphs that are recorded for one vector of them (P25); there are none yet: what runs takes the
+// codec from each row's page layout.
 std::string layer_signature(const CodecPair& codec, bool windowed);
 
 }  // namespace kvasir::kv

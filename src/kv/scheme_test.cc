@@ -281,6 +281,42 @@ TEST(Scheme, AutoTakesTheBestThatFits) {
   EXPECT_THROW(resolve_scheme(request("auto:0"), model(2)), Error);
 }
 
+// A table says in which plain type it was measured; where the bytes do not depend on it nothing else would.
+TEST(Scheme, ATableOfAnotherPlainTypeIsRefused) {
+  ConfigFolder folder;
+  const auto write = [&](const char* more, const char* inside) {
+    folder.write(
+        "kv_config.json",
+        fmt::format(
+            R"([{{"layer_idx":0,"codec":"rot:4"{},"measured":[{{"codec":"rot:4","bytes":72,"kl":0.3{}}}]}}])",
+            more, inside));
+  };
+  for (const char* spec : {"auto:100", "config"}) {
+    SchemeRequest r = request(spec);
+    r.model_folder = folder.path();
+    write(R"(,"plain":"f32")", "");
+    const std::string message = refusal(r, model(1, 64, 1), ErrorCode::invalid_input);
+    EXPECT_NE(
+        message.find("measured with keys and values in f32, and here they are bf16: give --kv-plain f32"),
+        std::string::npos)
+        << message;
+    r.plain = "f32";
+    EXPECT_EQ(describe(resolve_scheme(r, model(1, 64, 1)).codecs[0]), "rot:4");
+    write(R"(,"plain":"f64")", "");
+    refusal(r, model(1, 64, 1), ErrorCode::corrupt_file);
+    r.plain.reset();
+    for (const char* fine : {R"(,"plain":"bf16")", ""}) {
+      write(fine, "");
+      EXPECT_EQ(describe(resolve_scheme(r, model(1, 64, 1)).codecs[0]), "rot:4");
+    }
+  }
+  write("", R"(,"klx":1)");
+  SchemeRequest r = request("auto:100");
+  r.model_folder = folder.path();
+  EXPECT_NE(refusal(r, model(1, 64, 1), ErrorCode::corrupt_file).find("unknown member \"klx\""),
+            std::string::npos);
+}
+
 // BYTES are those of all layers, also of those that --kv-layer names.
 TEST(Scheme, AutoCountsTheLayersThatAreNamed) {
   ConfigFolder folder;
@@ -324,6 +360,13 @@ TEST(Scheme, RefusalsNameTheirSource) {
                  fmt::format(R"([{{"layer_idx":1,"bits":8}},{{"layer_idx":0,{}}}])", entry));
     begins(refusal(r, model(2), ErrorCode::invalid_input),
            (folder.path() / "kv_config.json").string() + ": entry 1");
+  }
+  for (const char* spec : {"config", "auto:100"}) {
+    folder.write("kv_config.json", R"([{"layer_idx":18446744073709551615,"bits":8}])");
+    r = request(spec);
+    r.model_folder = folder.path();
+    EXPECT_NE(refusal(r, model(2), ErrorCode::invalid_input).find("there is no layer 18446744073709551615"),
+              std::string::npos);
   }
   begins(refusal(request("foo"), model(2), ErrorCode::invalid_input), "--kv foo");
   for (const char* spec : {"config:", "auto:100:"})

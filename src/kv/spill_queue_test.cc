@@ -298,6 +298,7 @@ TEST(SpillQueue, SnapshotsDoNotChange) {
   EXPECT_EQ(f.held(), 0u);
 }
 
+// P35.
 TEST(SpillQueue, RandomPrograms) {
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);

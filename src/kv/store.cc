@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -79,15 +81,79 @@ fs::path fresh_path(const fs::path& folder, bool saved) {
   return folder / fmt::format("{}{}{}.kvk", saved ? kSavedPrefix : "", hex64(high), hex64(low));
 }
 
-// Regular files below `dir`, a bounded number of levels deep; symbolic links are not followed.
-void visit_files(const fs::path& dir, int depth, const std::function<void(const fs::path&)>& visit) {
+bool is_hex(std::string_view text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// The folders that a store makes: of a model and settings, and in it of a namespace.
+bool is_entry_folder(std::string_view name) {
+  return name.size() == 33 && is_hex(name.substr(0, 16), 16) && name[16] == '-' &&
+         is_hex(name.substr(17), 16);
+}
+
+// A file that fresh_path named for a cached prefix. No other is ever removed because of what it holds.
+bool is_prefix_file(const fs::path& path) {
+  return path.extension() == ".kvk" && is_hex(path.stem().native(), 32);
+}
+
+// "[saved-]<32 hex>.kvk.<process>.tmp": the draft of a file that fresh_path named.
+bool is_draft(const fs::path& path) {
+  const fs::path file = path.filename();
+  std::string_view name = file.native();
+  if (name.starts_with(kSavedPrefix)) name.remove_prefix(kSavedPrefix.size());
+  constexpr std::string_view kMiddle = ".kvk.", kEnd = ".tmp";
+  if (name.size() <= 32 + kMiddle.size() + kEnd.size() || !is_hex(name.substr(0, 32), 32)) return false;
+  name.remove_prefix(32);
+  if (!name.starts_with(kMiddle) || !name.ends_with(kEnd)) return false;
+  name = name.substr(kMiddle.size(), name.size() - kMiddle.size() - kEnd.size());
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// What is below `dir`, a bounded number of levels deep. Folders that a store makes may be symbolic links to
+// where they were moved; other links are not followed. `visit` gets regular files, and whatever else is
+// called *.kvk; `failed` a folder that cannot be read. What vanishes meanwhile is neither.
+void visit_files(const fs::path& dir, int depth, const std::function<void(const fs::path&)>& visit,
+                 const std::function<void(const fs::path&, const std::error_code&)>& failed) {
   std::error_code error;
   for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
+    const fs::path& path = at->path();
+    const std::string name = path.filename().native();
     std::error_code ignored;
     const auto status = at->symlink_status(ignored);
-    if (fs::is_directory(status) && depth > 0) visit_files(at->path(), depth - 1, visit);
-    if (fs::is_regular_file(status)) visit(at->path());
+    const bool moved = fs::is_symlink(status) &&
+                       (is_entry_folder(name) ||
+                        (is_entry_folder(dir.filename().native()) && (name == "base" || is_hex(name, 16)))) &&
+                       fs::is_directory(path, ignored);
+    if (fs::is_regular_file(status) || path.extension() == ".kvk")
+      visit(path);
+    else if ((fs::is_directory(status) || moved) && depth > 0)
+      visit_files(path, depth - 1, visit, failed);
   }
+  if (error && error != std::errc::no_such_file_or_directory) failed(dir, error);
+}
+
+// Whether something of that name is there, readable or not.
+bool is_there(const fs::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 || errno != ENOENT;
+}
+
+// Where a file lies against what its header says; empty: they agree, or the folder is none of a store's.
+std::string misplaced(const fs::path& path, const KvkHeader& header) {
+  std::error_code error;
+  fs::path folder = fs::absolute(path, error).parent_path();
+  if (!is_entry_folder(folder.filename().native())) folder = folder.parent_path();
+  if (!is_entry_folder(folder.filename().native())) return {};
+  if (folder.filename() != folder_name(header.identity))
+    return "it lies in the folder of another model or other settings: add it with `kvasir kv import`";
+  if (is_saved(path) == !header.name.empty()) return {};
+  return header.name.empty()
+             ? fmt::format("name and header disagree: the file is called {}* and holds no conversation",
+                           kSavedPrefix)
+             : fmt::format(
+                   "name and header disagree: it holds the conversation '{}' and is not called {}*; "
+                   "add it with `kvasir kv import`",
+                   printable(header.name), kSavedPrefix);
 }
 
 fs::path entry_folder(const fs::path& dir, const StoreIdentity& identity) {
@@ -158,16 +224,21 @@ std::string differing_lines(std::string_view file, std::string_view own) {
 DiskStore::DiskStore(Options options) : options_(std::move(options)) {
   folder_ = options_.dir / folder_name(options_.identity);
   std::error_code error;
-  if (!options_.create && !fs::is_directory(folder_, error)) {
+  if (!options_.create && !fs::is_directory(folder_, error) &&
+      (!error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory)) {
     index_ = std::make_unique<StoreIndex>(fs::path());
     return;
   }
-  error.clear();
-  if (options_.create) fs::create_directories(folder_, error);
-  if (error || ::access(folder_.c_str(), (options_.create ? W_OK : 0) | R_OK | X_OK) != 0)
-    throw_error(error ? file_error(error.value()) : ErrorCode::not_found,
-                "{}: the KV store cannot be used ({}); choose a folder that can be written",
-                options_.dir.string(), error ? error.message() : std::string("not writable"));
+  if (options_.create) {
+    error.clear();
+    fs::create_directories(folder_, error);
+  }
+  if (!error && ::access(folder_.c_str(), (options_.create ? W_OK : 0) | R_OK | X_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (error)
+    throw_error(file_error(error.value()),
+                "{}: the KV store cannot be used ({}); choose a folder that can be {}", options_.dir.string(),
+                error.message(), options_.create ? "written" : "read");
   index_ = std::make_unique<StoreIndex>(options_.dir);
   if (index_->in_memory())
     warn(fmt::format("{}: the index cannot be written; it is kept in memory", options_.dir.string()));
@@ -175,12 +246,19 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
     // Only without any writer: a draft that is being written looks like an orphan.
     const StoreLock lock(options_.dir, kDraftLock, LOCK_EX | LOCK_NB);
     if (lock.held())
-      visit_files(options_.dir, 2, [](const fs::path& path) {
-        const std::string& name = path.native();
-        if (name.ends_with(".tmp") && name.find(".kvk.") != std::string::npos) ::unlink(path.c_str());
-      });
+      visit_files(
+          options_.dir, 2,
+          [](const fs::path& path) {
+            if (is_draft(path)) ::unlink(path.c_str());
+          },
+          [](const fs::path&, const std::error_code&) {});  // of other models, perhaps of other users
   }
-  // The index against the files of this identity. Headers are read for new files only.
+  index_files();
+  evict_to_cap({});
+}
+
+// The index against the files of this identity. Headers are read for new files only.
+void DiskStore::index_files() {
   std::set<fs::path> known;
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
     std::error_code gone;
@@ -193,26 +271,34 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
         index_->touch(entry.path, used);
     }
   }
-  visit_files(folder_, 1, [&](const fs::path& path) {
+  const auto visit = [&](const fs::path& path) {
     if (path.extension() != ".kvk" || known.contains(path)) return;
     std::string reason;
-    const bool named = is_saved(path);
+    // A cached prefix that is of no use is removed; a conversation, what nobody here has named, and what
+    // cannot be read just now is somebody's.
+    bool kept = !is_prefix_file(path);
     try {
       KvkHeader header = read_kvk_header(path);
-      if (named == header.name.empty())
-        throw_error(ErrorCode::corrupt_file, "{}: name and header disagree", path.string());
+      kept = kept || !header.name.empty();
       if (const std::string other = mismatch(header.identity); !other.empty())
         reason = fmt::format("{}: {}", path.string(), other);
+      else if (const std::string place = misplaced(path, header); !place.empty())
+        reason = fmt::format("{}: {}", path.string(), place);
       else
         index_->insert(folder_, entry_of(path, std::move(header)));
     } catch (const Error& unreadable) {
-      if (unreadable.code() == ErrorCode::not_found) return;  // another process removed it
+      if (unreadable.code() == ErrorCode::not_found && !is_there(path)) return;  // another process removed it
+      kept = kept ||
+             (unreadable.code() != ErrorCode::corrupt_file && unreadable.code() != ErrorCode::unsupported);
       reason = unreadable.what();
     }
     if (reason.empty()) return;
-    if (!named) ::unlink(path.c_str());
+    if (!kept) ::unlink(path.c_str());
     ++counters_.dropped;
-    warn(fmt::format("{} ({})", reason, named ? "kept" : "removed"));
+    warn(fmt::format("{} ({})", reason, kept ? "kept" : "removed"));
+  };
+  visit_files(folder_, 1, visit, [&](const fs::path& path, const std::error_code& error) {
+    warn(fmt::format("{}: cannot be read: {}", path.string(), error.message()));
   });
 }
 
@@ -266,41 +352,46 @@ void DiskStore::erase(const StoreEntry& entry) {
   index_->erase(entry.path);
 }
 
-void DiskStore::drop(const StoreEntry& entry, const std::string& reason) {
+void DiskStore::drop(const StoreEntry& entry, const std::string& reason, bool kept) {
   const StoreEntry copy = entry;
   {
     const std::lock_guard lock(mutex_);
     ++counters_.dropped;
-    if (copy.name.empty()) {
-      erase(copy);
-    } else {
+    if (kept) {
       index_->erase(copy.path);
+    } else {
+      erase(copy);
     }
   }
-  warn(fmt::format("{} ({})", reason, copy.name.empty() ? "removed" : "kept"));
+  warn(fmt::format("{} ({})", reason, kept ? "kept" : "removed"));
 }
 
 std::optional<Sequence> DiskStore::restore(KvCache& cache, const StoreEntry& entry, int32_t length,
                                            ThreadTeam* team) {
   const auto begin = std::chrono::steady_clock::now();
   std::optional<Sequence> sequence;
+  bool kept = !entry.name.empty() || !is_prefix_file(entry.path);
   try {
     const KvkFile file = KvkFile::open(entry.path, options_.verify);
+    kept = kept || !file.header().name.empty();
     if (const std::string reason = mismatch(file.header().identity); !reason.empty())
       throw_error(ErrorCode::invalid_input, "{}: {}", entry.path.string(), reason);
-    if (file.header().tokens != entry.tokens)
-      throw_error(ErrorCode::corrupt_file, "{}: other tokens than the index says", entry.path.string());
+    if (file.header().tokens != entry.tokens || file.header().name != entry.name ||
+        file.header().identity.ns != entry.ns)
+      throw_error(ErrorCode::corrupt_file, "{}: other tokens or another name than the index says",
+                  entry.path.string());
     sequence = restore_sequence(cache, file, team);
     sequence->truncate(length);
   } catch (const KvPoolExhausted&) {
     throw;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) {  // superseded or evicted between find and here
+    const bool unreachable = error.code() == ErrorCode::not_found;
+    if (unreachable && !is_there(entry.path)) {  // superseded or evicted between find and here
       const std::lock_guard lock(mutex_);
       index_->erase(entry.path);
       return std::nullopt;
     }
-    drop(entry, error.what());
+    drop(entry, error.what(), kept || unreachable || error.code() == ErrorCode::resource_exhausted);
     return std::nullopt;
   }
   used(entry);
@@ -335,13 +426,22 @@ std::optional<StoreEntry> DiskStore::write(std::string_view name, std::string_vi
   try {
     entry = entry_of(path, read_kvk_header(path));
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
+    if (error.code() != ErrorCode::not_found || is_there(path)) throw;
     return std::nullopt;
   }
   index_->insert(folder_, *entry);
+  if (!name.empty()) index_files();  // what was imported since this store was opened may have its name
   for (const StoreEntry& other : std::vector<StoreEntry>(index_->entries(folder_)))
     if (other.path != path && replaces(*entry, other)) erase(other);
   return entry;
+}
+
+uint64_t DiskStore::room() {
+  const std::lock_guard lock(mutex_);
+  uint64_t room = options_.cap_bytes;
+  for (const StoreEntry& entry : index_->entries(folder_))
+    if (!entry.name.empty()) room -= std::min(room, entry.bytes);
+  return room;
 }
 
 void DiskStore::evict_to_cap(const fs::path& keep) {
@@ -361,7 +461,7 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
                     const WriteWatch& watch) {
   try {
     WriteWatch capped = watch;
-    capped.cap_bytes = options_.cap_bytes;
+    capped.cap_bytes = room();
     const auto replaces = [](const StoreEntry& entry, const StoreEntry& other) {
       if (other.ns != entry.ns || !other.name.empty()) return false;
       const size_t length = other.tokens.size(), whole = entry.tokens.size();
@@ -381,6 +481,7 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
     {
       const std::lock_guard lock(mutex_);
       ++counters_.failed_stores;
+      evict_to_cap({});
     }
     warn(error.what());
     return false;
@@ -392,39 +493,59 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   if (name.empty() || name.size() > 200 || name.find('\0') != std::string_view::npos)
     throw_error(ErrorCode::invalid_input, "'{}' is no name for a conversation: expected 1 to 200 characters",
                 printable(name));
+  try {  // a header is JSON: two names of bytes that it cannot hold would be one there
+    nlohmann::json({name, ns}).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw_error(ErrorCode::invalid_input, "'{}' is no name for a conversation: it is not UTF-8",
+                printable(name));
+  }
   if (metadata.size() > size_t{32} << 20)
     throw_error(ErrorCode::invalid_input, "conversation '{}': {} bytes of metadata are more than 32 MiB",
                 printable(name), metadata.size());
-  write(name, ns, tokens, sequence, metadata, watch,
-        [](const StoreEntry& entry, const StoreEntry& other) { return other.name == entry.name; });
+  write(name, ns, tokens, sequence, metadata, watch, [](const StoreEntry& entry, const StoreEntry& other) {
+    return other.name == entry.name && other.ns == entry.ns;
+  });
   const std::lock_guard lock(mutex_);
   ++counters_.stores;
 }
 
-DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, ThreadTeam* team,
+DiskStore::Conversation DiskStore::load(std::string_view name, std::string_view ns, KvCache& cache,
+                                        ThreadTeam* team,
                                         const std::function<void(const KvkHeader&)>& accept) {
   // The newest, should a crash have left two of that name.
   std::optional<StoreEntry> newest;
   for (const StoreEntry& entry : entries())
-    if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
+    if (entry.name == name && entry.ns == ns && (!newest || entry.created_ms >= newest->created_ms))
+      newest = entry;
   if (!newest) {
     std::set<std::string> others;
-    size_t damaged = 0;
-    const bool exists = fs::is_directory(options_.dir);
-    for (const StoredFile& file : exists ? list_store(options_.dir) : std::vector<StoredFile>()) {
-      damaged += !file.error.empty() && is_saved(file.path);
+    std::vector<std::string> unread;
+    for (const StoredFile& file :
+         is_there(options_.dir) ? list_store(options_.dir) : std::vector<StoredFile>()) {
+      if (!file.error.empty() &&
+          (file.header.name == name || (file.header.name.empty() && !is_prefix_file(file.path))))
+        unread.push_back(file.error);
       if (!file.error.empty() || file.header.name != name) continue;
       std::string reason = file.header.numerics.empty() || options_.numerics.empty()
                                ? std::string()
                                : differing_lines(file.header.numerics, options_.numerics);
       if (reason.empty()) reason = mismatch(file.header.identity);
-      others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
+      if (reason.empty() && file.header.identity.ns != ns)
+        reason = fmt::format("adapters are {} there and {} here",
+                             file.header.identity.ns.empty() ? "none" : printable(file.header.identity.ns),
+                             ns.empty() ? "none" : printable(ns));
+      if (reason.empty())
+        unread.push_back(
+            fmt::format("{}: lies where no entries are: add it with `kvasir kv import`", file.path.string()));
+      else
+        others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
     }
     if (others.empty())
       throw_error(ErrorCode::not_found, "nothing is saved as '{}' in {}{}", printable(name),
                   options_.dir.string(),
-                  damaged == 0 ? std::string()
-                               : fmt::format(" ({} there cannot be read: `kvasir kv verify`)", damaged));
+                  unread.empty() ? std::string()
+                                 : fmt::format(" ({} there cannot be used: {}{})", unread.size(), unread[0],
+                                               unread.size() > 1 ? "; `kvasir kv verify` names all" : ""));
     throw_error(ErrorCode::not_found,
                 "what is saved as '{}' in {} is of another model or other settings ({}); load it with those",
                 printable(name), options_.dir.string(), fmt::join(others, "; "));
@@ -432,6 +553,10 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
   const KvkFile file = KvkFile::open(newest->path, true, team);
   if (const std::string reason = mismatch(file.header().identity); !reason.empty())
     throw_error(ErrorCode::corrupt_file, "{}: {}", newest->path.string(), reason);
+  if (file.header().name != name || file.header().identity.ns != ns)
+    throw_error(ErrorCode::corrupt_file, "{}: holds '{}', and the index says '{}': remove {}",
+                newest->path.string(), printable(file.header().name), printable(name),
+                (options_.dir / "index.sqlite3").string());
   if (accept) accept(file.header());
   Conversation conversation{.tokens = file.header().tokens,
                             .metadata = file.header().metadata,
@@ -440,11 +565,11 @@ DiskStore::Conversation DiskStore::load(std::string_view name, KvCache& cache, T
   return conversation;
 }
 
-bool DiskStore::remove_named(std::string_view name) {
+bool DiskStore::remove_named(std::string_view name, std::string_view ns) {
   bool removed = false;
   const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
-    if (entry.name == name) {
+    if (entry.name == name && entry.ns == ns) {
       if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
         throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", entry.path.string(),
                     std::strerror(errno));
@@ -475,22 +600,35 @@ DiskStore::Stats DiskStore::stats() {
 namespace {
 
 std::vector<StoredFile> scan(const fs::path& dir, bool verify) {
-  if (!fs::is_directory(dir)) throw_error(ErrorCode::not_found, "{}: no such folder", dir.string());
+  std::error_code error;
+  if (!fs::is_directory(dir, error))
+    throw_error(ErrorCode::not_found, "{}: {}", dir.string(),
+                !error || error == std::errc::no_such_file_or_directory ? "no such folder" : error.message());
   std::vector<StoredFile> files;
-  visit_files(dir, 3, [&](const fs::path& path) {
+  const auto visit = [&](const fs::path& path) {
     if (path.extension() != ".kvk") return;
     StoredFile file;
     file.path = path;
-    std::error_code error;
-    file.bytes = fs::file_size(path, error);
+    std::error_code ignored;
+    if (const auto size = fs::file_size(path, ignored); !ignored) file.bytes = size;
     try {
+      if (fs::is_symlink(path, ignored))
+        throw_error(ErrorCode::invalid_input, "{}: is a symbolic link, and entries are files", path.string());
       file.header = read_kvk_header(path);  // known even if something behind it is damaged
       if (verify) KvkFile::open(path, true);
+      if (const std::string place = misplaced(path, file.header); !place.empty())
+        throw_error(ErrorCode::invalid_input, "{}: {}", path.string(), place);
     } catch (const Error& unsound) {
-      if (unsound.code() == ErrorCode::not_found) return;
+      if (unsound.code() == ErrorCode::not_found && !is_there(path)) return;  // removed meanwhile
       file.error = unsound.what();
     }
     files.push_back(std::move(file));
+  };
+  visit_files(dir, 3, visit, [&](const fs::path& path, const std::error_code& unreadable) {
+    files.push_back({.path = path,
+                     .bytes = 0,
+                     .error = fmt::format("{}: cannot be read: {}", path.string(), unreadable.message()),
+                     .header = {}});
   });
   std::sort(files.begin(), files.end(),
             [](const StoredFile& a, const StoredFile& b) { return a.path < b.path; });
@@ -536,28 +674,45 @@ void export_entry(const fs::path& entry, const fs::path& file) {
 fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens) {
   const KvkFile source = KvkFile::open(file, true);
   const KvkHeader& header = source.header();
-  std::vector<fs::path> duplicates;
-  visit_files(entry_folder(dir, header.identity), 0, [&](const fs::path& path) {
-    if (path.extension() != ".kvk" || is_saved(path) == header.name.empty()) return;
-    try {
-      const KvkHeader there = read_kvk_header(path);
+  // Those in whose place it comes. Refuses another conversation of its name.
+  const auto duplicates = [&] {
+    std::vector<fs::path> found;
+    const auto visit = [&](const fs::path& path) {
+      if (path.extension() != ".kvk" || is_saved(path) == header.name.empty()) return;
+      KvkHeader there;
+      try {
+        there = read_kvk_header(path);
+      } catch (const Error&) {
+        return;  // `kvasir kv verify` tells of it
+      }
       if (there.name != header.name || there.identity.ns != header.identity.ns ||
           !differing_field(there.identity, header.identity).empty())
         return;
       if (there.tokens == header.tokens)
-        duplicates.push_back(path);
+        found.push_back(path);
       else if (!header.name.empty())
         throw_error(ErrorCode::invalid_input,
                     "{}: another conversation '{}' is in {} already: remove it first, with `kvasir kv rm`",
                     file.string(), printable(header.name), dir.string());
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::invalid_input) throw;  // else one that cannot be read
-    }
-  });
+    };
+    const fs::path folder = entry_folder(dir, header.identity);
+    visit_files(folder, 0, visit, [&](const fs::path&, const std::error_code& error) {
+      throw_error(file_error(error.value()), "{}: cannot be read: {}", folder.string(), error.message());
+    });
+    return found;
+  };
+  duplicates();  // nothing is written for one that is refused
   const fs::path path = new_entry_path(dir, header.identity, !header.name.empty());
   const StoreLock lock(dir, kDraftLock, LOCK_SH);
-  convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens);
-  for (const fs::path& duplicate : duplicates) ::unlink(duplicate.c_str());
+  // Decided when the draft is whole, under the lock of all who replace: two that import at once would each
+  // miss the other.
+  std::optional<StoreLock> replacing;
+  std::vector<fs::path> replaced;
+  convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens, [&] {
+    replacing.emplace(dir, kReplaceLock, LOCK_EX);
+    replaced = duplicates();
+  });
+  for (const fs::path& duplicate : replaced) ::unlink(duplicate.c_str());
   return path;
 }
 

@@ -2,15 +2,18 @@
 //
 //   <dir>/<fingerprint>-<16 hex of the scheme key>/<"base" or 16 hex of the namespace>/[saved-]<32 hex>.kvk
 //
+// The folders may be symbolic links to where they were moved; entries are files.
+//
 // The files are the database. An SQLite index of their headers (<dir>/index.sqlite3) is derived from them,
 // and rebuilt when it is missing, unreadable or stale. Files appear whole or not at all and are never
 // rewritten, so a process may die at any moment and several processes may use one store: what a reader has
 // open stays readable, what it lists and another has removed is a miss. Drafts of dead writers are removed on
 // opening (writers hold a shared lock while they write).
 //
-// Entries without a name are cached prefixes: superseded, and evicted least recently used first when the
-// store passes its cap. Entries with a name are conversations that a user saved: replaced by the same name
-// only. Any thread may call: files are written and read outside the one lock, which covers the index.
+// Entries without a name are cached prefixes: superseded, and evicted least recently used first when what the
+// store holds of one identity passes its cap, on opening and after every put. Entries with a name are
+// conversations that a user saved: replaced by the same name only. Any thread may call: files are written and
+// read outside the one lock, which covers the index.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +61,8 @@ class DiskStore {
   };
 
   // Creates the folder if it may, brings the index up to date, removes orphaned drafts and corrupt cached
-  // prefixes (saved conversations are kept and reported). Throws Error{invalid_input} when the folder cannot
-  // be used.
+  // prefixes (saved conversations, whatever their files are called, and what cannot be read are kept and
+  // reported), and evicts to the cap. Throws Error{not_found} when the folder cannot be used.
   explicit DiskStore(Options options);
   ~DiskStore();
 
@@ -79,13 +82,15 @@ class DiskStore {
   std::optional<Sequence> restore(KvCache& cache, const StoreEntry& entry, int32_t length,
                                   ThreadTeam* team = nullptr);
 
-  // Stores a prefix. False, with one warning, when it cannot be written or is larger than the cap. An equal
+  // Stores a prefix. False, with one warning, when it cannot be written or is larger than what conversations
+  // leave of the cap. An equal
   // entry is replaced; entries that are its prefixes are removed if the new one can be trimmed to them. An
   // Error{cancelled} of watch.step is passed on: nothing was stored, and nothing is counted.
   bool put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence,
            const WriteWatch& watch = {});
 
-  // Conversations by name. save throws on any failure, and then the previous one of that name is untouched.
+  // Conversations by name, in a namespace. save throws on any failure, and then the previous one of that name
+  // is untouched.
   // load compares every hash: nothing else would notice a damaged byte. `accept` sees the header of a file
   // that is whole and of this identity before the cache is touched; what it throws is passed on. load throws
   // Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file}, KvPoolExhausted.
@@ -96,10 +101,11 @@ class DiskStore {
     std::string metadata;
     Sequence sequence;
   };
-  Conversation load(std::string_view name, KvCache& cache, ThreadTeam* team = nullptr,
+  Conversation load(std::string_view name, std::string_view ns, KvCache& cache, ThreadTeam* team = nullptr,
                     const std::function<void(const KvkHeader&)>& accept = {});
   // False when there is none. Throws Error{invalid_input} when a file cannot be removed.
-  bool remove_named(std::string_view name);
+  bool remove_named(std::string_view name, std::string_view ns);
+  uint64_t room();  // what conversations leave of the cap: they count, and are never evicted
 
   std::vector<StoreEntry> entries();  // of this identity, least recently used first
   struct Stats {
@@ -121,8 +127,9 @@ class DiskStore {
                                   const WriteWatch& watch, const Replaces& replaces);
   std::string mismatch(const StoreIdentity& file) const;  // whatever its ns; empty: ours
   void used(const StoreEntry& entry);
-  void drop(const StoreEntry& entry, const std::string& reason);
-  void erase(const StoreEntry& entry);  // with the lock, as the next one
+  void drop(const StoreEntry& entry, const std::string& reason, bool kept);
+  void erase(const StoreEntry& entry);  // with the lock, as the next ones
+  void index_files();
   void evict_to_cap(const std::filesystem::path& keep);
   void warn(const std::string& text) const;
 
@@ -140,9 +147,10 @@ struct StoredFile {
   std::string error;  // begins with the path; empty: everything that was checked is sound
   KvkHeader header;   // when it could be read
 };
-// Reads headers only.
+// Reads headers only. What cannot be read is listed with the reason, and so is an entry that lies where its
+// header does not belong. Throws Error{not_found} when `dir` is no folder.
 std::vector<StoredFile> list_store(const std::filesystem::path& dir);
-// Reads every byte and compares every hash. Drafts are no entries.
+// Also reads every byte and compares every hash. Drafts are no entries.
 std::vector<StoredFile> verify_store(const std::filesystem::path& dir);
 // The only entry whose saved name or file name is `which`; without one, whose file name begins with it: with
 // at least 4 digits, "saved-" before them or not. Throws Error{not_found}, Error{invalid_input} when several

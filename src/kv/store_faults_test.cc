@@ -164,12 +164,12 @@ TEST(DiskStore, AFileSystemThatRunsFull) {
     for (DiskStore* one : {&store, std::make_unique<DiskStore>(g.options()).release()}) {
       const auto kept = one->find("", joined(counting(0, 9), {1}));
       if (!kept || !one->restore(g.cache, kept->entry, kept->length)) return 11;
-      if (one->load("kept", g.cache).tokens != row.tokens || !one->stats().index_in_memory) return 12;
+      if (one->load("kept", "", g.cache).tokens != row.tokens || !one->stats().index_in_memory) return 12;
       if (g.files() != 2) return 13;
       if (one != &store) delete one;
     }
     fs::remove(small / "filler");
-    if (!store.remove_named("kept")) return 14;
+    if (!store.remove_named("kept", "")) return 14;
     DiskStore again(g.options());  // opens, and has room for what is small
     TestRow other = g.computed(counting(500, 9));
     return again.entries().size() == 1 && again.put("", other.tokens, other.sequence) ? 0 : 9;
@@ -321,7 +321,7 @@ TEST(DiskStore, OfTwoThatSaveOneNameAtOnceOneIsKept) {
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(f.files(), 1u);
   for (DiskStore& store : stores) {
-    const auto tokens = store.load("talk", f.cache).tokens;
+    const auto tokens = store.load("talk", "", f.cache).tokens;
     EXPECT_TRUE(tokens == rows[0].tokens || tokens == rows[1].tokens);
   }
 }

@@ -72,6 +72,7 @@ TEST(DiskStore, UntrimmableEntriesKeepTheirAncestors) {
   EXPECT_EQ(store.find("", joined(counting(0, 12), {99}))->length, 10);
 }
 
+// P34.
 TEST(DiskStore, EvictsTheLeastRecentlyUsed) {
   Fixture f;
   uint64_t bytes = 0;
@@ -102,11 +103,47 @@ TEST(DiskStore, EvictsTheLeastRecentlyUsed) {
   EXPECT_TRUE(stored(200));
   EXPECT_TRUE(stored(300));
   EXPECT_EQ(store.stats().evictions, 1u);
-  EXPECT_EQ(store.load("kept", f.cache).tokens, counting(0, 10));
+  EXPECT_EQ(store.load("kept", "", f.cache).tokens, counting(0, 10));
+  // A smaller cap holds from the opening on, and conversations stay.
   TestRow large = f.computed(counting(1000, 200));
   DiskStore tiny(f.options(4000));
+  EXPECT_EQ(f.files(), 1u);
+  EXPECT_EQ(tiny.stats().evictions, 3u);
   EXPECT_FALSE(tiny.put("", large.tokens, large.sequence));
   EXPECT_EQ(f.warnings.size(), 1u);
+  EXPECT_EQ(tiny.load("kept", "", f.cache).tokens, counting(0, 10));
+}
+
+// What another process has put beyond this one's cap goes when this one is refused.
+TEST(DiskStore, ARefusedPutKeepsTheCap) {
+  Fixture f;
+  TestRow small = f.computed(counting(0, 10)), large = f.computed(counting(1000, 200));
+  DiskStore other(f.options());
+  ASSERT_TRUE(other.put("", small.tokens, small.sequence));
+  const uint64_t bytes = other.stats().bytes;
+  DiskStore store(f.options(bytes * 2));
+  for (const int32_t from : {100, 200, 300}) {
+    TestRow row = f.computed(counting(from, 10));
+    ASSERT_TRUE(other.put("", row.tokens, row.sequence));
+  }
+  EXPECT_EQ(f.files(), 4u);
+  EXPECT_FALSE(store.put("", large.tokens, large.sequence));
+  EXPECT_EQ(f.files(), 2u);
+  EXPECT_LE(store.stats().bytes, bytes * 2);
+}
+
+// Conversations count against the cap: what they leave is what prompts may take.
+TEST(DiskStore, ConversationsCountAgainstTheCap) {
+  Fixture f;
+  TestRow row = f.computed(counting(0, 10));
+  DiskStore(f.options()).save("kept", "", row.tokens, row.sequence, "{}");
+  const uint64_t bytes = DiskStore(f.options()).stats().bytes;
+  DiskStore store(f.options(bytes + bytes / 2));
+  EXPECT_EQ(store.room(), bytes / 2);
+  TestRow other = f.computed(counting(100, 10));
+  EXPECT_FALSE(store.put("", other.tokens, other.sequence));
+  EXPECT_LE(store.stats().bytes, store.cap_bytes());
+  EXPECT_EQ(store.load("kept", "", f.cache).tokens, row.tokens);
 }
 
 TEST(DiskStore, Conversations) {
@@ -119,17 +156,17 @@ TEST(DiskStore, Conversations) {
   append(f.cache, row, counting(12, 3));
   store.save("trip", "", row.tokens, row.sequence, R"({"messages":["hello","bye"]})");
   EXPECT_EQ(f.files(), 1u);
-  auto conversation = store.load("trip", f.cache);
+  auto conversation = store.load("trip", "", f.cache);
   EXPECT_EQ(conversation.metadata, R"({"messages":["hello","bye"]})");
   TestRow back{std::move(conversation.sequence), conversation.tokens};
   EXPECT_EQ(difference(back), "");
-  EXPECT_THROW(store.load("other", f.cache), Error);
+  EXPECT_THROW(store.load("other", "", f.cache), Error);
   EXPECT_THROW(store.save("", "", row.tokens, row.sequence, ""), Error);
   options.identity.numerics_id = "else";
   options.numerics = "kernels=1\nactivations=f32\nweights=xyz\nisa=avx2\nrope=fixed\n";
   DiskStore foreign(options);
   try {
-    foreign.load("trip", f.cache);
+    foreign.load("trip", "", f.cache);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
@@ -140,8 +177,8 @@ TEST(DiskStore, Conversations) {
     EXPECT_NE(message.find("weights differs"), std::string::npos) << message;
     EXPECT_EQ(message.find("isa"), std::string::npos) << message;
   }
-  EXPECT_TRUE(store.remove_named("trip"));
-  EXPECT_FALSE(store.remove_named("trip"));
+  EXPECT_TRUE(store.remove_named("trip", ""));
+  EXPECT_FALSE(store.remove_named("trip", ""));
 }
 
 // A conversation is compared with its hashes whatever `verify` says, and is refused before a page is taken.
@@ -156,7 +193,7 @@ TEST(DiskStore, ADamagedConversationIsRefusedAndKept) {
   ThreadTeam team(2);
   for (ThreadTeam* with : {static_cast<ThreadTeam*>(nullptr), &team}) {
     try {
-      store.load("talk", f.cache, with, [](const KvkHeader&) { ADD_FAILURE(); });
+      store.load("talk", "", f.cache, with, [](const KvkHeader&) { ADD_FAILURE(); });
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::corrupt_file);
@@ -166,7 +203,7 @@ TEST(DiskStore, ADamagedConversationIsRefusedAndKept) {
   EXPECT_EQ(f.cache.stats()[0].used, used);
   EXPECT_TRUE(fs::exists(path));
   flip_byte(path, 5);
-  EXPECT_EQ(store.load("talk", f.cache).tokens, row.tokens);
+  EXPECT_EQ(store.load("talk", "", f.cache).tokens, row.tokens);
 }
 
 TEST(DiskStore, WhoDeclinesAConversationHasLostNothing) {
@@ -180,7 +217,7 @@ TEST(DiskStore, WhoDeclinesAConversationHasLostNothing) {
     EXPECT_EQ(header.metadata, R"({"a":1})");
     throw_error(ErrorCode::invalid_input, "too long");
   };
-  EXPECT_THROW(store.load("talk", f.cache, nullptr, decline), Error);
+  EXPECT_THROW(store.load("talk", "", f.cache, nullptr, decline), Error);
   EXPECT_EQ(f.cache.stats()[0].used, used);
   EXPECT_EQ(store.stats().restores, 0u);
 }
@@ -209,7 +246,7 @@ TEST(DiskStore, LookingMakesNoFolder) {
   const auto look = [&] {
     DiskStore store(options);
     EXPECT_TRUE(store.entries().empty());
-    EXPECT_THROW(store.load("talk", f.cache), Error);
+    EXPECT_THROW(store.load("talk", "", f.cache), Error);
   };
   options.dir = f.dir / "absent";
   look();
@@ -227,7 +264,7 @@ TEST(DiskStore, LookingMakesNoFolder) {
     there.create = false;
     return there;
   }());
-  EXPECT_EQ(store.load("talk", f.cache).tokens, row.tokens);
+  EXPECT_EQ(store.load("talk", "", f.cache).tokens, row.tokens);
 }
 
 TEST(DiskStore, TheIndexIsDerived) {
@@ -255,6 +292,7 @@ TEST(DiskStore, TheIndexIsDerived) {
   EXPECT_FALSE(again.find("", joined(counting(100, 9), {1})));
 }
 
+// P34.
 TEST(DiskStore, ForeignFoldersAreLeftAlone) {
   Fixture f;
   auto other = f.options();

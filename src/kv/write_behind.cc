@@ -162,7 +162,7 @@ void WriteBehind::idle() {
   const uint64_t pinned = queue_.stats().pending_bytes;
   const uint64_t room = queue_.cap_bytes() - std::min<uint64_t>(queue_.cap_bytes(), pinned);
   // Failed ones are left to flush: that the disk is full need not be said after every turn.
-  for (Marked& point : marked(std::min(room, store_.cap_bytes()), pinned == 0, false))
+  for (Marked& point : marked(std::min(room, store_.room()), pinned == 0, false))
     push(point.key, point.tokens, std::move(point.snapshot));
 }
 
@@ -186,7 +186,7 @@ WriteBehind::Flushed WriteBehind::flush(std::chrono::milliseconds limit) {
   result.in_time = queue_.drain(until);
   forget_missing();
   if (result.in_time)
-    for (Marked& point : marked(store_.cap_bytes(), false, true)) {
+    for (Marked& point : marked(store_.room(), false, true)) {
       push(point.key, point.tokens, std::move(point.snapshot));
       if (!(result.in_time = queue_.drain(until))) break;
     }

@@ -437,11 +437,11 @@ const float* Model::hidden(int64_t index) const {
   return reinterpret_cast<const float*>(head_.data(hidden_) + static_cast<size_t>(index) * value.stride);
 }
 
-void Model::check_tokens(std::span<const int32_t> ids) const {
+void Model::check_tokens(std::span<const int32_t> ids, std::string_view source) const {
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= info_.vocab)
-      throw_error(ErrorCode::invalid_input, "token {} at position {} is outside the vocabulary of {}", ids[i],
-                  i, info_.vocab);
+      throw_error(ErrorCode::invalid_input, "{}{}token {} at position {} is outside the vocabulary of {}",
+                  printable(source), source.empty() ? "" : ": ", ids[i], i, info_.vocab);
 }
 
 }  // namespace kvasir::models

@@ -171,7 +171,8 @@ class Model {
   const float* hidden(int64_t index) const;
 
   // Throws Error{invalid_input} naming the first id outside the vocabulary and its position.
-  void check_tokens(std::span<const int32_t> ids) const;
+  // `source`: what a refusal begins with, such as the file that holds them.
+  void check_tokens(std::span<const int32_t> ids, std::string_view source = {}) const;
 
   const program::Program& trunk() const { return trunk_; }  // for `inspect --program` and profiles
   const program::Program& head() const { return head_; }

@@ -106,10 +106,12 @@ def main(folder):
         # Rows beside it: joining, leaving, forked from it, cut back, rolled back.
         beside = ["--with", write("b1.json", json.dumps(ids[70:200])), "--with", write("b2.json", json.dumps(ids[:90]))]
         for mode, kv in (("int8", []), ("f32", ["--kv", "affine:4"]), ("bf16", ["--kv", "rot:3", "--kv-start", "33"]), ("int8", ["--kv", "turbo", "--kv-layer", "0-3=affine:8"])):
-            run("eval", "logits", model, "--tokens", few, "--out", path("alone.npy"), "--activations", mode, *kv)
+            alone = path(f"alone-{name}-{mode}-{len(kv)}.npy")  # of its own: what an earlier run wrote proves nothing
+            result = run("eval", "logits", model, "--tokens", few, "--out", alone, "--activations", mode, *kv)
+            check(result.returncode == 0, f"{name} {mode} {' '.join(kv)}: alone {result.stderr.decode()[:200]}")
             for seed in (1, 2):
                 result = run("eval", "logits", model, "--tokens", few, "--out", path("beside.npy"), "--activations", mode, *kv, *beside, "--schedule", seed, "--kv-page", 16 * seed)
-                same = result.returncode == 0 and open(path("alone.npy"), "rb").read() == open(path("beside.npy"), "rb").read()
+                same = result.returncode == 0 and open(alone, "rb").read() == open(path("beside.npy"), "rb").read()
                 check(same, f"{name} {mode} {' '.join(kv)}: rows beside it change no bit, schedule {seed} {result.stderr.decode()[:200]}")
         for mode in ("f32", "bf16", "int8", "int16"):
             want = None
@@ -230,7 +232,7 @@ def main(folder):
     check(len(config) == 3 and all(a["bytes"] > b["bytes"] and a["kl"] < b["kl"] for e in config for a, b in zip(e["measured"], e["measured"][1:])), "each layer has its frontier")
     for budget in (400, 700, 1100):
         plan = json.loads(run("fit", path("s.gguf"), "--kv", f"auto:{budget}", "--json").stdout)
-        check(sum(g["bytes_per_token"] for g in plan["kv_groups"]) <= budget * 1.02, f"--kv auto:{budget} stays within it")
+        check(sum(g["bytes_per_token"] for g in plan["kv_groups"]) <= budget, f"--kv auto:{budget} stays within it")
     expect_exit(2, "fit", path("s.gguf"), "--kv", "auto:10", contains="allow at least")
     os.remove(path("kv_config.json"))
     write("foreign.json", json.dumps([dict(e, measured=[dict(m, bytes=m["bytes"] + 2) for m in e["measured"]]) for e in config]))

@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -356,6 +357,19 @@ def flip(path, offset):
         file.write(bytes([byte ^ 1]))
 
 
+sys.path.append(os.path.join(SOURCE, "tools", "oracles"))
+from kvk_goldens import xxh64  # noqa: E402
+
+
+def forge(whole, header):
+    """A .kvk file with another header of the same or a smaller length, its hash made right."""
+    length = struct.unpack_from("<I", whole, 12)[0]
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (length - len(text))
+    assert len(text) == length
+    return whole[:24] + struct.pack("<Q", xxh64(text)) + whole[32:64] + text + whole[64 + length:]
+
+
 def kv_store(at):
     chat = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 8]
     store = at("store")
@@ -420,6 +434,59 @@ def kv_store(at):
         kv("import", at("fruit.kvk"))
     check(len(entries_in(store)) == 1 and kv("show", "fruit").returncode == 0, "importing twice leaves one entry")
 
+    # An export among the store's files is no entry: it is reported, and nothing that only reads removes it.
+    stray = shutil.copy(at("fruit.kvk"), os.path.dirname(entries_in(store)[0]))
+    check(kv("verify").returncode == 1 and b"holds the conversation 'fruit'" in kv("verify").stdout and kv("ls").returncode == 1, "kv verify and ls tell of it")
+    got = run(*chat, "--prompt-cache-dir", store, "--continue", "fruit", stdin=b"")
+    check(got.returncode == 0 and b"(kept)" in got.stderr and os.path.exists(stray), f"chat keeps it {got.stderr[:200]}")
+    os.remove(stray)
+    os.symlink("loop.kvk", os.path.join(os.path.dirname(entries_in(store)[0]), "loop.kvk"))
+    expect_exit(1, "kv", "verify", store, contains="1 of 2 entries damaged")
+    expect_exit(1, "kv", "ls", store, contains="1 of 2 entries damaged")
+    os.remove(os.path.join(os.path.dirname(entries_in(store)[0]), "loop.kvk"))
+    for args in (["ls", ""], ["verify", ""], ["verify", "--prompt-cache-dir", ""], ["show", "fruit", "--prompt-cache-dir", ""], ["import", at("fruit.kvk"), "--prompt-cache-dir", ""]):
+        expect_exit(2, "kv", *args, contains="'' is not a folder")
+
+    # Names, as they are seen; and what --continue brings is not silently replaced.
+    def say(lines, *flags):
+        return run(*chat, "--prompt-cache-dir", at("names"), *flags, stdin=b"Hi!\n" + lines)
+    say(b"/save  y  \n")
+    check(json.loads(run("kv", "ls", "--json", "--prompt-cache-dir", at("names")).stdout)[0]["name"] == "y", "a name has no blanks around it")
+    refused = say(b"/save caf\xe9\n")
+    check(refused.returncode == 2 and b"not UTF-8" in refused.stderr, f"a name that is no UTF-8 is refused {refused.stderr[:200]}")
+    for flag in ("--system", "--system-file"):
+        expect_exit(2, *chat, "--prompt-cache-dir", at("names"), "--continue", "y", flag, at("fruit.kvk"), contains="--continue")
+    # Messages that no template takes: refused before the conversation that is there is given up.
+    (named,) = entries_in(at("names"))
+    whole = read(named)
+    length = struct.unpack_from("<I", whole, 12)[0]
+    header = json.loads(whole[64:64 + length])
+    header["metadata"] = json.dumps({"messages": [1, 2], "system": ""}) + " " * (len(header["metadata"]) - 40)
+    bad = forge(whole, header)
+    with open(named, "wb") as file:
+        file.write(bad)
+    check(run("kv", "verify", at("names")).returncode == 0, "the forged file is sound")
+    expect_exit(1, *chat, "--prompt-cache-dir", at("names"), "--continue", "y", stdin=b"And?\n", contains="its messages cannot be read")
+
+    # What is asked for is done, or it is said that it is not.
+    for verb in (["generate", "smollm2", "--prompt", "x"], ["chat", "smollm2"]):
+        expect_exit(2, *verb, "--kv-verify", contains="--prompt-cache-disk")
+    expect_exit(2, "generate", "smollm2", "--prompt", "x", "--prompt-cache-dir", at("names"), contains="--prompt-cache-disk")
+    noted = run(*chat, "--prompt-cache-dir", at("names"), "--state-snapshot-interval", 64, stdin=b"/stats\n")
+    check(noted.returncode == 0 and b"--state-snapshot-interval does nothing" in noted.stderr, "an interval for a model without windows is told")
+    answer = json.loads(run("generate", "smollm2", "--prompt", "Hi", "--max-tokens", 2, "--json", "--kv", "rot:4", "--kv-start", 40, "--kv-layer", "0=f16").stdout)
+    check(answer["kv_start"] == 40 and {(g["codec"], g.get("plain")) for g in answer["kv_groups"]} == {("rot:4", "bf16"), ("f16", None)} and answer["kv"].startswith("config-"), f"generate --json names the codecs {answer.get('kv_groups')}")
+    check(json.loads(kv("show", "fruit", "--json").stdout)["encoded"] is False, "plain pages are not encoded")
+    for args, says in ((["es1", 10], "'es1' is not a whole number"), ([0, at("es")], "'0' is not a whole number")):
+        expect_exit(2, *logits, "--save-at", *args, contains=says)
+    expect_exit(1, *logits, "--save-at", 5, ids, contains="Not a directory")
+    strange = at("strange.json", "[300, 99999999]")
+    for args in (["logits", "smollm2", "--tokens", strange, "--out", at("x.npy")], ["logits", "smollm2", "--tokens", ids, "--with", strange, "--out", at("x.npy")],
+                 ["ppl", "smollm2", "--tokens", strange], ["kl", "smollm2", "--tokens", strange, "--against-kv", "f32"], ["kv-sensitivity", "smollm2", "--tokens", strange, "--out", at("s.json")]):
+        expect_exit(2, "eval", *args, contains="strange.json: token 99999999")
+    expect_exit(2, "eval", "kl", "smollm2", "--tokens", ids, "--against-kv", "foo", contains="--against-kv foo: ")
+    expect_exit(3, "eval", "kl", "smollm2", "--tokens", ids, "--against-kv", "affine:7", contains="--against-kv affine:7: ")
+
     # A limit on file sizes is an error like a full disk.
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
@@ -456,6 +523,11 @@ def kv_store(at):
     expect_exit(2, *measure, "--out", at("kept.json"), "--bytes", 10, contains="--bytes 10")
     expect_exit(1, *measure, "--out", at("no/such/kv.json"), contains="No such file or directory")
     expect_exit(2, *measure, "--out", at("kept.json"), "--codec", "turbo", contains="--codec turbo: 'turbo' is no KV codec")
+    for codec, says in (("affine:7", "requested number of bits 7"), ("affine:8:128", "128")):
+        expect_exit(3, *measure, "--out", at("kept.json"), "--codec", codec, "--codec", "f16", contains=f"--codec {codec}: ")
+        expect_exit(3, *measure, "--together", codec, contains=f"--together {codec}: ")
+    for flags in (["--codec", "f16"], ["--bytes", 7000], ["--out", at("kept.json")]):
+        expect_exit(2, *measure, "--together", "f16", *flags, contains=flags[0] + ": --together")
     check(read(at("kept.json")) == b"[]", "the table that was there is still there")
 
     # Who only looks makes nothing.

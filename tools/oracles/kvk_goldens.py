@@ -112,9 +112,21 @@ def build(layout):
         else:
             out["tensors"] = [tensor(dense_tensor(g, layer, plane)) for layer in range(len(group["layers"])) for plane in range(2)]
         groups.append(out)
+    caches = []
+    for layer in range(3):
+        g = next(i for i, group in enumerate(GROUPS) if layer in group["layers"])
+        group, out = GROUPS[g], groups[g]
+        cache = {"kind": "rotating" if "window" in group else "kv", "offset": len(TOKENS), "min_reusable": 0, "first_position": group["first"],
+                 "dtype": "f32", "codec": "f32"}
+        if "window" in group:
+            cache |= {"window": group["window"], "keep": group["keep"]}
+        if layout == "dense":
+            at = 2 * group["layers"].index(layer)
+            cache["tensors"] = out["tensors"][at:at + 2]
+        caches.append(cache)
     header = {"format": 1, "layout": layout, "codec_provider": "kvasir-kv-1", "created_at": 1700000000000, "model_id": "golden",
               "config_fingerprint": "c", "weights_digest": "w", "numerics_id": "n", "scheme_key": "plain-f32", "tokenizer_hash": "t",
-              "ns": "", "name": "", "metadata": "", "tokens": TOKENS, "min_reusable": 0, "stage": "encoded", "groups": groups,
+              "ns": "", "name": "", "metadata": "", "tokens": TOKENS, "min_reusable": 0, "stage": "encoded", "groups": groups, "caches": caches,
               "state": tensor(STATE)}
     text = json.dumps(header, separators=(",", ":")).encode()
     start = align(64 + len(text), 4096)
@@ -135,4 +147,5 @@ def main():
             (root / folder / f"{layout}.kvk").write_bytes(build(layout))
 
 
-main()
+if __name__ == "__main__":
+    main()
