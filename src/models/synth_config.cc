@@ -94,7 +94,10 @@ json family_fields(std::string_view family, const Size& s) {
               {"llama_4_scaling_beta", 0.1},
               {"original_max_position_embeddings", s.context / 16}}}};
   if (family == "ernie4_5") return {{"use_bias", true}, {"head_dim", s.head_dim}};
-  if (family == "apertus") return {{"hidden_act", "xielu"}};
+  // Its class takes the published ropes, whatever rope_theta says, unless the parameters are stated.
+  if (family == "apertus")
+    return {{"hidden_act", "xielu"},
+            {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
   if (family == "nanochat") return {{"hidden_act", "relu2"}, {"final_logit_softcapping", 15.0}};
   if (family == "olmo") return {{"clip_qkv", 8.0}};
   if (family == "plamo") return {{"n_shared_head", s.heads / s.kv_heads}};
