@@ -53,7 +53,7 @@ Row examine(const hub::LocalModel& model, bool quick) {
     options.context = 1;  // the plan's size does not matter here
     models::Model::plan(model.path, options, &info);
     // The vocabulary of a GGUF file is a part of it.
-    if (folder) row.problem = formats::find_auxiliary_files(model.path).text_problem();
+    if (info.format != "gguf") row.problem = formats::find_auxiliary_files(model.path).text_problem();
     row.format = info.format;
     row.weights = info.weight_formats;
     row.family = info.model_type;
