@@ -286,6 +286,10 @@ std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::Text
   return engine::encode_prompt(text, text.render(messages, line.tools, line.options.variables), true);
 }
 
+bool is_batch_key(std::string_view key) {
+  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
+}
+
 int64_t tokens_needed(int64_t prompt_tokens, int64_t max_tokens) {
   constexpr int64_t kUnbounded = int64_t{1} << 40;  // no context is longer; adding to it cannot overflow
   return prompt_tokens + std::min(max_tokens, kUnbounded) + 1;

@@ -48,6 +48,9 @@ void note_no_template(const BatchDefaults& options, const engine::TextSide& text
 // there is none.
 std::vector<int32_t> encode_batch_line(const BatchLine& line, const engine::TextSide& text);
 
+// Whether a line may set this: names of settings, those of the command line with underscores.
+bool is_batch_key(std::string_view key);
+
 // Tokens of context that a prompt and its answer may take.
 int64_t tokens_needed(int64_t prompt_tokens, int64_t max_tokens);
 

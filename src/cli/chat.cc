@@ -10,6 +10,7 @@
 #include "base/nearest_name.h"
 #include "base/ordered_json.h"
 #include "chat/reasoning.h"
+#include "cli/batch_input.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
 #include "cli/flags.h"
@@ -176,7 +177,7 @@ class Conversation {
       }
     } else if (verb == "/save" || verb == "/load") {
       if (name.empty())
-        note(flags_, "expected {} NAME", verb);
+        throw_error(ErrorCode::invalid_input, "expected {} NAME", verb);
       else if (verb == "/save")
         save(name);
       else
@@ -190,7 +191,7 @@ class Conversation {
     } else if (verb == "/set") {
       set(rest);
     } else {
-      note(flags_, "unknown command {}; /help lists them", printable(verb));
+      throw_error(ErrorCode::invalid_input, "unknown command {}; /help lists them", printable(verb));
     }
     return true;
   }
@@ -487,10 +488,7 @@ class Conversation {
       return;
     }
     const size_t equals = text.find('=');
-    if (equals == std::string::npos) {
-      note(flags_, "expected /set NAME=VALUE");
-      return;
-    }
+    if (equals == std::string::npos) throw_error(ErrorCode::invalid_input, "expected /set NAME=VALUE");
     const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
     engine::SamplingOptions changed = sampling_;
     int64_t max_tokens = max_tokens_;
@@ -515,8 +513,7 @@ class Conversation {
     try {
       setting->second();
     } catch (const CLI::ValidationError& error) {
-      note(flags_, "{}", error.what());
-      return;
+      throw Error(ErrorCode::invalid_input, error.what());
     }
     changed.validate(model_.engine().model().info().vocab);
     sampling_ = changed;
@@ -531,10 +528,12 @@ class Conversation {
     std::vector<std::string> names;
     for (const auto& [name, action] : settings) names.push_back(name);
     const std::string near = nearest_name(key, names);
-    if (!near.empty() && !model_.text().chat_template(false).variables().contains(key)) {
-      note(flags_, "unknown setting {}{}", printable(key), did_you_mean(near));
-      return;
-    }
+    const bool read = model_.text().chat_template(false).variables().contains(key);
+    if (!near.empty() && !read)
+      throw_error(ErrorCode::invalid_input, "unknown setting {}{}", printable(key), did_you_mean(near));
+    if (!read && is_batch_key(key))
+      throw_error(ErrorCode::invalid_input, "{} cannot be changed in a conversation: start with its flag",
+                  key);
     note_unread_variables(model_.text(), variable, false);
     variables_.update(variable);
     note(flags_, "(template variable {} set)", printable(key));

@@ -148,6 +148,7 @@ struct Default {
   CLI::Option* option;
   std::vector<std::string> words;  // of the command line; none for a flag that is off
   int place;                       // 0: environment, 1: the command's section, 2: above all sections
+  std::string origin;              // the variable, or file and line
 };
 
 // From the environment, else from the file; nothing where neither knows the flag.
@@ -161,14 +162,15 @@ std::optional<Default> default_of(CLI::Option& option, const std::vector<ConfigE
       throw_error(ErrorCode::invalid_input,
                   "{} is set, and no environment variable may change numerics: give --{}, or '{}' in {}",
                   environment_name(name), name, name, file);
-    return Default{&option, as_words(option, {value}), 0};
+    return Default{&option, as_words(option, {value}), 0, environment_name(name)};
   }
   const ConfigEntry* entry = find_entry(entries, section, option);
   if (entry == nullptr) return std::nullopt;
   if (entry->is_list && option.get_expected_max() <= 1)
     throw_error(ErrorCode::invalid_input, "{}:{}: --{} takes one value, not a list", printable(file),
                 entry->line, long_name(option));
-  return Default{&option, as_words(option, entry->values), entry->section.empty() ? 2 : 1};
+  return Default{&option, as_words(option, entry->values), entry->section.empty() ? 2 : 1,
+                 fmt::format("{}:{}", printable(file), entry->line)};
 }
 
 // Those that the words, and defaults of a higher place, leave room for.
@@ -304,7 +306,8 @@ std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vecto
   }
   std::vector<std::string> extra;
   std::set<const CLI::Option*> set;
-  for (const Default& one : applicable(std::move(defaults))) {
+  defaults = applicable(std::move(defaults));
+  for (const Default& one : defaults) {
     set.insert(one.option);
     extra.insert(extra.end(), one.words.begin(), one.words.end());
   }
@@ -313,14 +316,24 @@ std::set<const CLI::Option*> parse_with_defaults(CLI::App& app, const std::vecto
   if (set.empty()) return set;
   // The model right behind the command's own words, the flags last: a flag that takes several values would
   // swallow words that follow it. What follows "--" is no flag.
-  std::vector<std::string> all(words);
-  all.insert(std::find(all.begin(), all.end(), "--"), extra.begin(), extra.end());
-  if (add_model) all.insert(all.begin() + static_cast<std::ptrdiff_t>(depth), model.begin(), model.end());
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all(words);
+    all.insert(std::find(all.begin(), all.end(), "--"), more.begin(), more.end());
+    if (add_model) all.insert(all.begin() + static_cast<std::ptrdiff_t>(depth), model.begin(), model.end());
+    return all;
+  };
   try {
-    parse_words(app, all);
+    parse_words(app, with(extra));
     return set;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) throw;
+    // Whose fault it is: the first that cannot stand alone.
+    for (const Default& one : defaults) try {
+        parse_words(app, with(one.words));
+      } catch (const CLI::ParseError& alone) {
+        throw Error(ErrorCode::invalid_input,
+                    fmt::format("a default, {}: {}", one.origin, printable(alone.what())));
+      }
     throw Error(ErrorCode::invalid_input, fmt::format("a default from the environment or {}: {}",
                                                       printable(file), printable(error.what())));
   }

@@ -154,7 +154,17 @@ TEST_F(DefaultsTest, Refused) {
   file("[chat]\nhelp = true\n");
   EXPECT_NE(error({"chat", "m"}), "");
   file("threads = -1\n");
-  EXPECT_NE(error({"chat", "m"}).find(path_), std::string::npos) << error({"chat", "m"});
+  EXPECT_NE(error({"chat", "m"}).find("a default, " + path_ + ":1: --threads"), std::string::npos)
+      << error({"chat", "m"});
+  // The one at fault, among others.
+  file("temperature = 0.5\n\n[chat]\nthreads = 0\nstop = \"x\"\n");
+  EXPECT_NE(error({"chat", "m"}).find("a default, " + path_ + ":4: --threads"), std::string::npos)
+      << error({"chat", "m"});
+  file("temperature = 0.5\n");
+  setenv("KVASIR_TEMPERATURE", "hot", 1);
+  EXPECT_NE(error({"chat", "m"}).find("a default, KVASIR_TEMPERATURE: "), std::string::npos)
+      << error({"chat", "m"});
+  unsetenv("KVASIR_TEMPERATURE");
   file("threads = [1, 2]\n");
   EXPECT_NE(error({"chat", "m"}).find("not a list"), std::string::npos) << error({"chat", "m"});
   file("");

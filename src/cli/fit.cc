@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
+#include "formats/checkpoint.h"
 
 namespace kvasir::cli {
 namespace {
@@ -34,6 +35,10 @@ int fit(const FitFlags& flags) {
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::MemoryReport report = plan(flags, path, flags.chat);
   const engine::MemoryReport chat = flags.chat ? report : plan(flags, path, true);
+  std::vector<std::string> notes = report.kv_notes;
+  if (const std::string problem = formats::Checkpoint::open(path).text_problem(); !problem.empty())
+    notes.push_back(fmt::format("{}: {}: it fits, and no text can be generated with it",
+                                printable(path.string()), problem));
   if (flags.json) {
     nlohmann::ordered_json out = {{"schema_version", 1},
                                   {"fits", report.fits},
@@ -54,7 +59,7 @@ int fit(const FitFlags& flags) {
                                   {"max_context", report.max_context},
                                   {"kv", report.kv_key},
                                   {"kv_start", report.kv_start},
-                                  {"notes", report.kv_notes}};
+                                  {"notes", notes}};
     out["kv_groups"] = kv_groups_json(report.kv_groups, report.kv_start);
     for (size_t g = 0; g < report.kv_groups.size(); ++g) {
       const kv::GroupBytes& pool = report.kv_pools[g];
@@ -72,7 +77,7 @@ int fit(const FitFlags& flags) {
                 report.fits ? "fits" : "does not fit", engine::describe(report).c_str());
     for (const models::KvGroup& group : report.kv_groups)
       std::printf("  kv: %s\n", kv_group_text(group, report.kv_start).c_str());
-    for (const std::string& note : report.kv_notes) std::printf("  note: %s\n", note.c_str());
+    for (const std::string& note : notes) std::printf("  note: %s\n", note.c_str());
     if (report.fits && !chat.fits)
       std::printf("  note: for kvasir chat it does not fit: %zu bytes (--chat)\n", chat.total_bytes);
   }

@@ -227,10 +227,17 @@ engine::SamplingOptions SamplingFlags::options(double default_temperature) const
     float value = 0;
     const char* begin = entry.data();
     const char* end = begin + entry.size();
+    // Digits that were read to the end may still name a number that does not fit.
+    const auto whole = [](std::from_chars_result read, const char* last) {
+      return read.ec == std::errc() && read.ptr == last;
+    };
     const bool ok = equals != std::string::npos &&
-                    std::from_chars(begin, begin + equals, id).ptr == begin + equals &&
-                    std::from_chars(begin + equals + 1, end, value).ptr == end;
-    if (!ok) throw_error(ErrorCode::invalid_input, "--logit-bias: '{}' is not ID=VALUE", printable(entry));
+                    whole(std::from_chars(begin, begin + equals, id), begin + equals) && id >= 0 &&
+                    whole(std::from_chars(begin + equals + 1, end, value), end) && std::isfinite(value);
+    if (!ok)
+      throw_error(ErrorCode::invalid_input,
+                  "--logit-bias: '{}' is not ID=VALUE with a token id and a number that fits in 32 bits",
+                  printable(entry));
     out.logit_bias[id] = value;
   }
   out.seed = seed ? *seed : engine::fresh_seed();

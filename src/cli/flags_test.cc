@@ -54,8 +54,12 @@ TEST(Flags, SamplingDefaultsAndBias) {
   EXPECT_TRUE(flags.options(0.7).greedy());
   flags.logit_bias = {"12=-3.5", "7=1"};
   EXPECT_EQ(flags.options(0.7).logit_bias, (std::map<int32_t, float>{{12, -3.5f}, {7, 1.0f}}));
-  flags.logit_bias = {"12:3"};
-  EXPECT_THROW(flags.options(0.7), Error);
+  // Among them numbers that are read to their end and do not fit.
+  for (const char* bad :
+       {"12:3", "99999999999=1000", "-1=2", "=2", "5=", "5=1e40", "5=1e400", "5=nan", "5=inf"}) {
+    flags.logit_bias = {bad};
+    EXPECT_THROW(flags.options(0.7), Error) << bad;
+  }
 }
 
 }  // namespace

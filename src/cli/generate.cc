@@ -105,6 +105,8 @@ int generate(const GenerateFlags& flags) {
   BatchLine line;
   line.options = request_defaults(flags);
   const engine::SamplingOptions& sampling = line.options.sampling;
+  if (flags.logprobs >= 0 && !flags.json)
+    throw_error(ErrorCode::invalid_input, "--logprobs: they are part of --json and --jsonl alone");
   sampling.validate(INT32_MAX);
   line.prompt = read_prompt(flags);
   options.load.rows = std::max(options.load.rows, std::min(flags.samples, 16));

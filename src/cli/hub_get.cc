@@ -19,6 +19,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/remote_plan.h"
+#include "formats/checkpoint.h"
 #include "hub/local_stores.h"
 #include "hub/select.h"
 
@@ -297,6 +298,13 @@ Choice HubGet::choose() {
 void HubGet::check_plan(const Choice& choice) {
   if (choice.weights.empty() || flags_.force || !choice.reason.empty()) return;
   try {
+    if (choice.opens.empty() && listing_.find("tokenizer.json") == nullptr) {
+      formats::AuxiliaryFiles there;
+      for (const hub::RemoteFile& file : listing_.files)
+        if (file.path == "tokenizer.model" || file.path.ends_with(".tiktoken"))
+          there.foreign_tokenizer = file.name();
+      throw_error(ErrorCode::unsupported, "{}: {}", reference_.text(), there.text_problem());
+    }
     const engine::MemoryReport report = plan(choice.weights, choice.small);
     if (report.fits) return;
     drop_prefixes(choice.weights);

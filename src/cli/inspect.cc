@@ -1,6 +1,6 @@
 // `kvasir inspect`: what a checkpoint holds, and the programs that would run it.
+#include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
+#include "formats/check_tensors.h"
 #include "formats/checkpoint.h"
 
 namespace kvasir::cli {
@@ -22,6 +23,7 @@ struct InspectFlags {
   LoadFlags load;
   bool program = false;
   bool tensors = false;
+  bool check = false;
   bool json = false;
 };
 
@@ -47,6 +49,28 @@ Json info_json(const models::ModelInfo& info) {
   return json;
 }
 
+// Reads the values of every tensor that holds reals; how many those are. Throws naming file, tensor and
+// place.
+size_t check_tensors(const formats::Checkpoint& checkpoint) {
+  size_t checked = 0;
+  for (const formats::TensorEntry& entry : checkpoint.tensors()) {
+    if (!formats::holds_reals(entry.format)) continue;
+    try {
+      formats::check_finite(checkpoint.weight(entry));
+      for (const float scale : checkpoint.tensor_scales(entry))
+        if (!std::isfinite(scale))
+          throw_error(ErrorCode::corrupt_file, "tensor {}: its scale is {}", printable(entry.name), scale);
+    } catch (const Error& error) {
+      // What reads the values knows no file.
+      const std::string text = error.what();
+      if (text.starts_with(printable(entry.file))) throw;
+      throw Error(error.code(), fmt::format("{}: {}", printable(entry.file), text), error.details());
+    }
+    ++checked;
+  }
+  return checked;
+}
+
 int inspect(const InspectFlags& flags) {
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::EngineOptions options = engine::with_defaults(flags.load.options());
@@ -63,7 +87,13 @@ int inspect(const InspectFlags& flags) {
   out["kv"] = plan.kv_key;
   out["kv_start"] = kv_start;
   out["kv_groups"] = kv_groups_json(plan.kv_groups, kv_start);
-  out["notes"] = plan.kv_notes;
+  std::vector<std::string> notes = plan.kv_notes;
+  notes.insert(notes.end(), info.warnings.begin(), info.warnings.end());
+  if (const std::string problem = checkpoint.text_problem(); !problem.empty())
+    notes.push_back(
+        fmt::format("{}: {}: no text can be read or written with it", printable(path.string()), problem));
+  out["notes"] = notes;
+  if (flags.check) out["checked_tensors"] = check_tensors(checkpoint);
   if (flags.tensors) {
     out["tensors"] = Json::array();
     for (const formats::TensorEntry& entry : checkpoint.tensors())
@@ -102,10 +132,9 @@ int inspect(const InspectFlags& flags) {
               plan.stored_bytes, plan.workspace_bytes);
   for (const models::KvGroup& group : plan.kv_groups)
     std::printf("  kv           %s\n", kv_group_text(group, kv_start).c_str());
-  for (const std::string& note : plan.kv_notes) std::printf("  note         %s\n", note.c_str());
-  for (const auto& warnings : {checkpoint.warnings(), std::span<const std::string>(info.warnings)})
-    for (const std::string& warning : warnings)
-      std::printf("  note         %s\n", printable_lines(warning).c_str());
+  for (const std::string& note : notes) std::printf("  note         %s\n", printable_lines(note).c_str());
+  if (flags.check)
+    std::printf("  values       of %zu tensors read: all are finite\n", out["checked_tensors"].get<size_t>());
   if (flags.tensors)
     for (const formats::TensorEntry& entry : checkpoint.tensors()) {
       std::string shape;
@@ -126,6 +155,8 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   command->add_flag("--program", flags->program,
                     "The recorded programs: ops, shapes, buffers, lifetimes, peak");
   command->add_flag("--tensors", flags->tensors, "Every tensor");
+  command->add_flag("--check-tensors", flags->check,
+                    "Read all values: NaN, infinity and invalid scales are named (exit status 1)");
   add_json(*command, flags->json);
   command->footer(
       "Examples:\n"

@@ -8,6 +8,7 @@
 #include "cli/model_names.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "formats/checkpoint.h"
 #include "models/model.h"
 
 namespace kvasir::cli {
@@ -51,6 +52,8 @@ Row examine(const hub::LocalModel& model, bool quick) {
     models::LoadOptions options;
     options.context = 1;  // the plan's size does not matter here
     models::Model::plan(model.path, options, &info);
+    // The vocabulary of a GGUF file is a part of it.
+    if (info.format != "gguf") row.problem = formats::find_auxiliary_files(model.path).text_problem();
     row.format = info.format;
     row.weights = info.weight_formats;
     row.family = info.model_type;

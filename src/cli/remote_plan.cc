@@ -161,15 +161,15 @@ engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& ca
   const SparseFolder folder;
   Prefixes prefixes(client, cache, listing, weights, download);
   const bool gguf = weights.front().path.ends_with(".gguf");
-  if (gguf)
-    fetch_gguf_headers(prefixes, weights, folder);
-  else
-    fetch_safetensors_headers(prefixes, weights, folder);
-  for (const hub::RemoteFile& file : small)
-    if (file.path == file.name())
-      folder.put(content_of(cache, listing.repo, file), file.path, file.size, file.size);
   const fs::path path = gguf ? folder.path() / weights.front().name() : folder.path();
   try {
+    if (gguf)
+      fetch_gguf_headers(prefixes, weights, folder);
+    else
+      fetch_safetensors_headers(prefixes, weights, folder);
+    for (const hub::RemoteFile& file : small)
+      if (file.path == file.name())
+        folder.put(content_of(cache, listing.repo, file), file.path, file.size, file.size);
     return engine::Engine::plan(path, options);
   } catch (const Error& error) {
     // The scratch folder's name means nothing to anybody: say the repository's.

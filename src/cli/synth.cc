@@ -99,11 +99,14 @@ void add_synth(CLI::App& app, Invocation& invocation) {
       app.add_subcommand("synth", "Write a checkpoint of random weights, for tests and benchmarks")
           ->group(kMinorGroup);
   add_output(*command, "OUT", flags->out, "Folder (safetensors, MLX) or .gguf file to write");
-  add_text(*command, "--family", flags->family, "NAME", "model_type (see --list; default llama)");
-  add_text(*command, "--size", flags->size, "NAME", "See --list; default tiny");
+  CLI::Option* family =
+      add_text(*command, "--family", flags->family, "NAME", "model_type (see --list; default llama)");
+  CLI::Option* size = add_text(*command, "--size", flags->size, "NAME", "See --list; default tiny");
   add_text(*command, "--format", flags->format, "NAME",
            "f32, f16, bf16, mlx-affine-4-64, gguf-q4_0, gguf-q4_K, ... (default f32, or gguf-f32)");
-  add_text(*command, "--config", flags->config, kFileValue, "A config.json instead of --family and --size");
+  add_text(*command, "--config", flags->config, kFileValue, "A config.json instead of --family and --size")
+      ->excludes(family)
+      ->excludes(size);
   add_list(*command, "--set", flags->set, "K=V", "A field of the configuration");
   add_unsigned(*command, "--seed", flags->seed, "N", "Same seed, same bytes (default 0)");
   command->add_flag("--overwrite", flags->overwrite, "Replace what OUT holds");

@@ -108,6 +108,25 @@ void SamplingOptions::validate(int64_t vocabulary) const {
   for (const std::string& breaker : dry_sequence_breakers)
     if (breaker.empty())
       throw_error(ErrorCode::invalid_input, "dry_sequence_breakers: one is empty, expected texts");
+  // A stage that an order leaves out does nothing: whoever asks for it means it.
+  if (!order.empty()) {
+    const auto left_out = [&](SamplerStage stage, std::string_view what, bool asked) {
+      if (asked && std::find(order.begin(), order.end(), stage) == order.end())
+        throw_error(ErrorCode::invalid_input, "{} is given, and the sampler order leaves {} out", what,
+                    name(stage));
+    };
+    left_out(SamplerStage::penalties, "repetition_penalty",
+             repetition_penalty != 0 && repetition_penalty != 1);
+    left_out(SamplerStage::penalties, "presence_penalty", presence_penalty != 0);
+    left_out(SamplerStage::penalties, "frequency_penalty", frequency_penalty != 0);
+    left_out(SamplerStage::dry, "dry_multiplier", dry_multiplier != 0);
+    left_out(SamplerStage::top_n_sigma, "top_n_sigma", top_n_sigma > 0);
+    left_out(SamplerStage::top_k, "top_k", top_k > 0);
+    left_out(SamplerStage::typical, "typical", typical_p > 0 && typical_p < 1);
+    left_out(SamplerStage::top_p, "top_p", top_p > 0 && top_p < 1);
+    left_out(SamplerStage::min_p, "min_p", min_p > 0);
+    left_out(SamplerStage::xtc, "xtc_probability", xtc_probability > 0);
+  }
   require(mirostat == 0 || mirostat == 2, "mirostat", mirostat, "0 or 2");
   require(mirostat_tau > 0, "mirostat_tau", mirostat_tau, "> 0");
   require(mirostat_eta > 0, "mirostat_eta", mirostat_eta, "> 0");

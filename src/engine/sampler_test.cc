@@ -290,6 +290,32 @@ TEST(Sampler, OrdersAreParsed) {
   EXPECT_THROW(order_from_text("top_k,top_k"), Error);
 }
 
+TEST(Sampler, WhatAnOrderLeavesOutCannotBeAskedFor) {
+  auto message = [](SamplingOptions options, const char* order) -> std::string {
+    options.order = order_from_text(order);
+    try {
+      options.validate(100);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(message({.top_p = 0.5f}, "top_k"), "top_p is given, and the sampler order leaves top_p out");
+  EXPECT_EQ(message({.presence_penalty = 1}, "dry;top_k"),
+            "presence_penalty is given, and the sampler order leaves penalties out");
+  const std::pair<SamplingOptions, const char*> stages[] = {
+      {{.top_k = 3}, "top_k"},          {{.min_p = 0.1f}, "min_p"},
+      {{.typical_p = 0.5f}, "typical"}, {{.top_n_sigma = 1}, "top_n_sigma"},
+      {{.xtc_probability = 1}, "xtc"},  {{.repetition_penalty = 1.1f}, "penalties"},
+      {{.dry_multiplier = 1}, "dry"}};
+  for (const auto& [options, stage] : stages) {
+    EXPECT_NE(message(options, "temperature"), "accepted") << stage;
+    EXPECT_EQ(message(options, stage), "accepted") << stage;
+    for (const char* order : {"mlx", "temperature_first"}) EXPECT_EQ(message(options, order), "accepted");
+  }
+  EXPECT_EQ(message({.top_p = 1}, "top_k"), "accepted");
+}
+
 TEST(Sampler, TemperatureFirstChangesTheFilter) {
   // Untempered, top_p = 0.7 keeps both; at temperature 0.25 the first has probability > 0.98 and stays alone.
   std::vector<float> logits = {1.0f, 0.0f};

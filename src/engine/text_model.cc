@@ -36,9 +36,21 @@ void add_special(chat::SpecialTokens& tokens, const tokenizer::Tokenizer& tokeni
   if (id) tokens.emplace_back(std::move(name), std::string(tokenizer.piece(*id)));
 }
 
+// What makes the tokenizer; its errors, which know no file, name this one.
+std::shared_ptr<const tokenizer::Tokenizer> made(const std::string& file,
+                                                 const std::function<tokenizer::Tokenizer()>& make) {
+  try {
+    return std::make_shared<const tokenizer::Tokenizer>(make());
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (text.starts_with(file) || text.starts_with(printable(file))) throw;
+    throw Error(error.code(), fmt::format("{}: {}", printable(file), text), error.details());
+  }
+}
+
 TextSide from_gguf(const formats::GgufFile& file) {
   TextSide side;
-  side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::tokenizer_from_gguf(file));
+  side.tokenizer = made(file.path(), [&] { return tokenizer::tokenizer_from_gguf(file); });
   auto templates = std::make_shared<chat::ChatTemplates>();
   for (const formats::GgufValue& pair : file.metadata())
     if (pair.key.starts_with("tokenizer.chat_template"))
@@ -67,10 +79,7 @@ std::optional<formats::AuxiliaryFiles> tokenizer_alone(const std::filesystem::pa
 TextSide from_files(const formats::AuxiliaryFiles& files, const std::filesystem::path& folder,
                     std::string_view config_json, std::string_view generation_json) {
   if (!files.tokenizer_json)
-    throw_error(ErrorCode::not_found, "{}: has no tokenizer.json{}", printable(folder.string()),
-                files.has_only_foreign_tokenizer
-                    ? ": its tokenizer files are of another kind, convert them with transformers"
-                    : "");
+    throw_error(ErrorCode::not_found, "{}: {}", printable(folder.string()), files.text_problem());
   TextSide side;
   const std::string tokenizer_json = read_file(*files.tokenizer_json, kTokenizerFile);
   const std::string config = read_optional(files.tokenizer_config, kSmallFile);
@@ -84,7 +93,8 @@ TextSide from_files(const formats::AuxiliaryFiles& files, const std::filesystem:
   text.generation_config_json = generation_json;
   text.config_json = config_json;
   text.name = files.tokenizer_json->string();
-  side.tokenizer = std::make_shared<const tokenizer::Tokenizer>(tokenizer::Tokenizer::from_files(text));
+  side.tokenizer =
+      made(files.tokenizer_json->string(), [&] { return tokenizer::Tokenizer::from_files(text); });
   auto templates = std::make_shared<chat::ChatTemplates>();
   if (files.tokenizer_config)
     *templates = chat::ChatTemplates::from_tokenizer_config(parse_object(config, *files.tokenizer_config));
@@ -156,6 +166,10 @@ Json parse_variables(const std::vector<std::string>& pairs) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0)
       throw_error(ErrorCode::invalid_input, "template variable '{}' is not NAME=VALUE", printable(pair));
+    // The conversation's own, whatever a variable of the name says.
+    if (const std::string name = pair.substr(0, equals); name == "messages" || name == "tools")
+      throw_error(ErrorCode::invalid_input,
+                  "template variable '{}' is the conversation's own: it cannot be set", name);
     const std::string value = pair.substr(equals + 1);
     variables[pair.substr(0, equals)] =
         find_ordered_json(value, pair.substr(0, equals)).value_or(Json(value));
@@ -172,6 +186,14 @@ std::unique_ptr<TextModel> TextModel::open(const std::filesystem::path& path, Te
   std::unique_ptr<TextModel> model(new TextModel);
   model->text_ = std::move(text);
   model->engine_ = Engine::open(path, options);
+  const int64_t width = model->engine_->model().info().vocab;
+  model->tokenizer().check_width(width, path.string());
+  // Tokens that were only added name what a text model has no logits for (Gemma 3's pictures, for example).
+  if (model->tokenizer().vocab_size() > width && options.load.note)
+    options.load.note(
+        fmt::format("{}: {} added tokens are beyond the {} logits of the model: it cannot take "
+                    "or give them",
+                    printable(path.string()), model->tokenizer().vocab_size() - width, width));
   std::vector<int32_t>& stops = model->stop_ids_;
   stops = model->engine_->model().info().eos_ids;
   const auto eog = model->tokenizer().eog_ids();

@@ -29,6 +29,8 @@ bool is_later_part(const std::string& name) {
   return tail.substr(1, 5) != "00001";
 }
 
+constexpr char kAdapterConfig[] = "adapter_config.json";
+
 // The one GGUF model in a folder without config.json.
 fs::path gguf_in_folder(const fs::path& folder) {
   std::vector<std::string> found;
@@ -39,6 +41,11 @@ fs::path gguf_in_folder(const fs::path& folder) {
   }
   std::sort(found.begin(), found.end());
   if (found.size() == 1) return folder / found[0];
+  if (found.empty() && fs::exists(folder / kAdapterConfig))
+    throw_error(ErrorCode::unsupported,
+                "{}: is an adapter ({}), not a model; adapters are not supported: name a model that it is "
+                "merged into",
+                printable(folder.string()), kAdapterConfig);
   if (found.empty())
     throw_error(ErrorCode::not_found,
                 "{}: no model: expected config.json with model*.safetensors, or a .gguf file",
@@ -157,8 +164,22 @@ AuxiliaryFiles find_auxiliary_files(const fs::path& folder) {
   if (!files.tokenizer_json)
     for (const auto& entry : fs::directory_iterator(folder, ignored))
       if (entry.path().filename() == "tokenizer.model" || entry.path().extension() == ".tiktoken")
-        files.has_only_foreign_tokenizer = true;
+        files.foreign_tokenizer = entry.path().filename().string();
   return files;
+}
+
+std::string AuxiliaryFiles::text_problem() const {
+  if (tokenizer_json) return {};
+  return fmt::format("has no tokenizer.json{}",
+                     foreign_tokenizer.empty()
+                         ? ""
+                         : fmt::format(": {} is of another kind, convert it with transformers",
+                                       printable(foreign_tokenizer)));
+}
+
+std::string Checkpoint::text_problem() const {
+  if (!gguf_) return files_.text_problem();
+  return gguf_->find("tokenizer.ggml.tokens") == nullptr ? "has no vocabulary (tokenizer.ggml.tokens)" : "";
 }
 
 Checkpoint Checkpoint::open(const fs::path& path, const CheckpointOptions& options) {
@@ -201,14 +222,12 @@ void Checkpoint::open_folder() {
   if (!config_.is_object())
     throw_error(ErrorCode::corrupt_file, "{}: expected a JSON object, got {}",
                 printable(config_path.string()), config_.type_name());
-  const auto model_type = config_.find("model_type");
-  if (model_type == config_.end() || !model_type->is_string())
-    throw_error(ErrorCode::corrupt_file, "{}: model_type: expected a string, got {}",
-                printable(config_path.string()),
-                model_type == config_.end() ? "none" : model_type->type_name());
   quantization_ = QuantizationConfig::from_config(config_, config_path.string());
   if (quantization_.present()) kind_ = CheckpointKind::mlx;
   files_ = find_auxiliary_files(path_);
+  if (fs::exists(path_ / kAdapterConfig))
+    warnings_.push_back(fmt::format("{}: ignored: the model beside it runs without the adapter",
+                                    printable((path_ / kAdapterConfig).string())));
   if (!files_.generation_config) return;
   try {
     generation_config_ =

@@ -43,9 +43,12 @@ struct AuxiliaryFiles {
   // hold one, too.)
   std::optional<std::filesystem::path> chat_template_jinja, chat_template_json;
   std::map<std::string, std::filesystem::path>
-      additional_templates;                 // additional_chat_templates/<name>.jinja
-  bool has_vision_sidecar = false;          // optiq_vision.safetensors
-  bool has_only_foreign_tokenizer = false;  // tokenizer.model or *.tiktoken without tokenizer.json
+      additional_templates;         // additional_chat_templates/<name>.jinja
+  bool has_vision_sidecar = false;  // optiq_vision.safetensors
+  std::string foreign_tokenizer;    // tokenizer.model or *.tiktoken without tokenizer.json
+
+  // Why no text can be read or written with the model: it lacks a tokenizer.json. Else empty.
+  std::string text_problem() const;
 };
 
 // Of a model's folder, or of one that holds the text side alone.
@@ -85,7 +88,7 @@ class Checkpoint {
   const std::filesystem::path& path() const { return path_; }  // of the GGUF file or the folder
   const GgufFile* gguf() const { return gguf_.get(); }         // null for folders
 
-  // Folders only (empty for GGUF): config.json as text and parsed (an object with a string "model_type"), and
+  // Folders only (empty for GGUF): config.json as text and parsed (an object), and
   // generation_config.json (null when absent or unreadable, the latter with a warning; without an
   // eos_token_id that is none, with a warning).
   const std::string& config_text() const { return config_text_; }
@@ -93,6 +96,9 @@ class Checkpoint {
   const nlohmann::json& generation_config() const { return generation_config_; }
   const QuantizationConfig& quantization() const { return quantization_; }
   const AuxiliaryFiles& files() const { return files_; }
+
+  // Why no text can be read or written with it; empty where it can, as far as names and keys tell.
+  std::string text_problem() const;
 
   // Reads and checks the headers of the tensor files and builds the catalogue. Does nothing the second time.
   void read_headers();

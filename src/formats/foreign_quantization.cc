@@ -94,7 +94,11 @@ namespace {
 
 ForeignScheme awq(const ForeignReader& section) {
   ForeignScheme scheme{.layout = ForeignLayout::awq};
-  const int64_t bits = section.integer(section.find("bits") != nullptr ? "bits" : "w_bit", std::nullopt);
+  // The method's own library had names of its own for both.
+  const auto either = [&](const char* key, const char* older) {
+    return section.find(key) == nullptr && section.find(older) != nullptr ? older : key;
+  };
+  const int64_t bits = section.integer(either("bits", "w_bit"), std::nullopt);
   if (bits != 4) section.refuse(fmt::format("{} bits", bits));
   std::string version = section.text("version", "gemm");
   std::transform(version.begin(), version.end(), version.begin(),
@@ -102,8 +106,7 @@ ForeignScheme awq(const ForeignReader& section) {
   if (version != "gemm") section.refuse("version " + version);
   const std::string backend = section.text("backend", "autoawq");
   if (backend != "autoawq") section.refuse("backend " + backend);
-  scheme.group_size =
-      section.group_size(section.find("group_size") != nullptr ? "group_size" : "q_group_size", std::nullopt);
+  scheme.group_size = section.group_size(either("group_size", "q_group_size"), std::nullopt);
   scheme.symmetric = !section.flag("zero_point", true);
   return scheme;
 }

@@ -246,10 +246,12 @@ TEST_F(Foreign, WhatIsNotReadIsRefusedFromTheConfigAlone) {
     return section;
   };
   for (const char* method : {"bitsandbytes", "hqq", "eetq", "quanto", "aqlm", "vptq", "spqr", "higgs", "quip",
-                             "torchao", "auto-round", "fbgemm_fp8", "bitnet", "mxfp4"})
+                             "torchao", "auto-round", "fbgemm_fp8", "bitnet"})
     EXPECT_THAT(refuse({{"quant_method", method}}),
                 HasSubstr(fmt::format("quantization \"{}\" is not supported: expected MLX affine", method)));
   EXPECT_THAT(refuse(with("awq-32", {{"bits", 3}})), HasSubstr("\"awq\" (3 bits) is not supported"));
+  EXPECT_THAT(refuse(with("awq-32", {{"bits", nullptr}})),
+              HasSubstr("awq: bits: expected a small integer, got none"));
   for (const char* version : {"gemv", "gemv_fast", "marlin", "GEMV"})
     EXPECT_THAT(refuse(with("awq-32", {{"version", version}})), HasSubstr("\"awq\" (version "));
   EXPECT_THAT(refuse(with("awq-32", {{"backend", "llm-awq"}})), HasSubstr("backend llm-awq"));

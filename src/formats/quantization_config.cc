@@ -141,6 +141,13 @@ QuantizationConfig QuantizationConfig::from_config(const nlohmann::json& config,
   }
   if (!section->is_object())
     throw_error(ErrorCode::corrupt_file, "{}: quantization: expected an object", printable(file));
+  // MLX's own mode under the other name: what its tools write of a checkpoint that came with the method.
+  if (section->value("quant_method", nlohmann::json()) == "mxfp4") {
+    nlohmann::json named = *section;
+    if (!named.contains("mode")) named["mode"] = "mxfp4";
+    out.defaults_ = read_members(named, file, {});
+    return out;
+  }
   if (is_foreign(*section)) {
     out.foreign_ = ForeignQuantization::from_section(*section, file);
     return out;

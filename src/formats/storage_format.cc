@@ -75,6 +75,10 @@ const StorageFormatInfo& info(StorageFormat format) {
   return kFormats[static_cast<size_t>(format)];
 }
 
+bool holds_reals(StorageFormat format) {
+  return format < F::i8 || format > F::boolean;
+}
+
 std::string_view name(StorageFormat format) {
   return info(format).name;
 }

@@ -82,6 +82,8 @@ struct StorageFormatInfo {
 };
 
 const StorageFormatInfo& info(StorageFormat format);
+// Whether its elements stand for reals: weights may be of it. (Plain integers and truth values are not.)
+bool holds_reals(StorageFormat format);
 std::string_view name(StorageFormat format);
 std::optional<StorageFormat> storage_format_from_name(std::string_view name);  // case-insensitive
 std::span<const StorageFormatInfo> all_storage_formats();

@@ -58,7 +58,8 @@ void complete_fields(std::string_view model_type, nlohmann::json& t) {
         {"vocab_size", 262208},      {"hidden_size", 2304},
         {"intermediate_size", 9216}, {"num_hidden_layers", 26},
         {"num_attention_heads", 8},  {"num_key_value_heads", 4},
-        {"head_dim", 256},           {"max_position_embeddings", 131072}};
+        {"head_dim", 256},           {"max_position_embeddings", 131072},
+        {"rms_norm_eps", 1e-6}};
     for (const auto& [key, value] : defaults)
       if (t.value(key, nlohmann::json()).is_null()) t[key] = value;
   }
@@ -72,6 +73,19 @@ std::optional<ActivationFunction> activation_from_name(std::string_view text) {
   if (text == "relu2") return ActivationFunction::relu2;
   if (text == "xielu") return ActivationFunction::xielu;
   return std::nullopt;
+}
+
+// hidden_activation, else hidden_act, must name the row's function. Gemma's class reads hidden_act, its
+// configurations state either or both: there both must.
+void check_activation(const ConfigFields& f, const FamilyTraits& traits, const ModelConfig& m) {
+  for (const char* key : {"hidden_activation", "hidden_act"}) {
+    const std::string given = f.text(key, "");
+    if (given.empty()) continue;
+    if (activation_from_name(given) != m.activation && !(traits.gelu_is_tanh && given == "gelu"))
+      throw_error(ErrorCode::unsupported, "{}: {} is {}, but {} models use {}", f.where(), key,
+                  printable(given), m.model_type, ops::name(m.activation));
+    if (!traits.gelu_is_tanh) return;
+  }
 }
 
 // Once each: a field may be read in more than one place.
@@ -108,8 +122,8 @@ void read_special_ids(const ConfigFields& top, const ConfigFields& f, const nloh
 void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfig& m) {
   const auto kinds = f.find_texts("layer_types");
   if (kinds && !kinds->empty() && static_cast<int64_t>(kinds->size()) != m.layers)
-    throw_error(ErrorCode::corrupt_file, "{}: layer_types has {} entries, expected {}", f.where(),
-                kinds->size(), m.layers);
+    throw_error(ErrorCode::corrupt_file, "{}: {} has {} entries, expected {}", f.where(),
+                f.name("layer_types"), kinds->size(), m.layers);
   const int64_t width = f.size("sliding_window", traits.window);
 
   auto rope_index = [&](const RopeConfig& rope) {
@@ -134,8 +148,8 @@ void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfi
       sliding = kind == "sliding_attention";
     }
     if (sliding && width == 0)
-      throw_error(ErrorCode::corrupt_file, "{}: layer {} slides, but sliding_window is {}", f.where(), i,
-                  f.has("sliding_window") ? "0" : "missing");
+      throw_error(ErrorCode::corrupt_file, "{}: layer {} slides, but {} is {}", f.where(), i,
+                  f.name("sliding_window"), f.has("sliding_window") ? "0" : "missing");
     if (sliding) layer.window = static_cast<int>(width);
     if (traits.has_rope && !traits.has_rope(i, sliding)) {
       layer.rope = -1;
@@ -160,8 +174,10 @@ void finish_layers(const ConfigFields& f, const FamilyTraits& traits, ModelConfi
 }  // namespace
 
 ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& generation,
-                         const std::string& where, std::set<std::string>* read) {
-  const ConfigFields top(raw, where, read);
+                         const std::string& where, std::set<std::string>* read, const FieldNames* names) {
+  const ConfigFields top(raw, where, read, names);
+  if (const nlohmann::json* type = top.find("model_type"); type != nullptr && !type->is_string())
+    unsupported_model(where, shown(*type), "expected a string");
   const auto declared = top.find_text("model_type");
   if (!declared || declared->empty()) unsupported_model(where, "", "model_type is missing");
   if (declared->ends_with("_assistant"))
@@ -191,7 +207,7 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
   if (read != nullptr)
     for (const auto& [key, value] : raw.items())
       if (!t.contains(key)) read->insert(key);  // renamed
-  const ConfigFields f(t, where, read);
+  const ConfigFields f(t, where, read, names);
 
   m.hidden = f.count("hidden_size");
   m.layers = f.count("num_hidden_layers");
@@ -200,25 +216,27 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
   m.vocab = f.count("vocab_size");
   m.head_dim = f.count("head_dim", std::max<int64_t>(1, m.hidden / m.heads));
   m.max_position = f.count("max_position_embeddings", 0);
-  m.epsilon = static_cast<float>(f.positive("rms_norm_eps", 1e-6));
   if (f.flag("rope_traditional", false)) m.rope_layout = ops::RopeLayout::interleaved;
   if (m.layers > 10000) f.reject("num_hidden_layers", "at most 10000");
   m.layer.resize(static_cast<size_t>(m.layers));
   if (const int64_t shared = f.size("num_kv_shared_layers", 0); shared >= m.layers)
-    throw_error(
-        ErrorCode::corrupt_file,
-        "{}: num_kv_shared_layers is {}, expected less than the {} layers that num_hidden_layers says", where,
-        shared, m.layers);
+    throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected less than the {} layers that {} says", where,
+                f.name("num_kv_shared_layers"), shared, m.layers, f.name("num_hidden_layers"));
   else if (shared > 0)
     throw_error(ErrorCode::unsupported,
-                "{}: num_kv_shared_layers is {}: no layer of {} models reads another's keys and values here",
-                where, shared, m.model_type);
+                "{}: {} is {}: no layer of {} models reads another's keys and values here", where,
+                f.name("num_kv_shared_layers"), shared, m.model_type);
   m.drop = {R"(rotary_emb\.inv_freq$)",
             R"(^(model\.)?(vision_tower|multi_modal_projector|visual|vision_model|audio_tower)\.)"};
 
   FamilyTraits traits;
   row->read(f, m, traits);
 
+  // No default: the publishers' classes have one each, from 1e-8 to 1e-5.
+  if (m.epsilon == 0) m.epsilon = static_cast<float>(f.positive("rms_norm_eps"));
+  if (!(m.epsilon > 0))
+    throw_error(ErrorCode::corrupt_file, "{}: the epsilon of its norms is too small for a 32-bit number",
+                f.where());
   const bool dense =
       std::any_of(m.layer.begin(), m.layer.end(), [](const LayerConfig& l) { return !l.experts; });
   if (dense) m.intermediate = f.count("intermediate_size");
@@ -228,14 +246,11 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
                 m.heads, m.kv_heads);
   if (m.attention_scale == 0) m.attention_scale = 1 / std::sqrt(static_cast<double>(m.head_dim));
   if (m.norm == NormKind::rms_plus_one || m.norm == NormKind::layer_norm_plus_one) m.gain_offset = 1;
-  if (traits.checks_activation) {
-    const std::string given = f.text("hidden_activation", f.text("hidden_act", ""));
-    if (!given.empty() && activation_from_name(given) != m.activation)
-      throw_error(ErrorCode::unsupported, "{}: hidden_act is {}, but {} models use {}", where,
-                  printable(given), m.model_type, ops::name(m.activation));
-  }
+  check_activation(f, traits, m);
   if (m.tie == TieRule::from_checkpoint && f.has("tie_word_embeddings"))
-    m.tie = f.flag("tie_word_embeddings", false) ? TieRule::always : TieRule::never;
+    m.tie = f.flag("tie_word_embeddings", false) ? TieRule::always
+            : traits.head_may_be_missing         ? TieRule::from_checkpoint
+                                                 : TieRule::never;
   if (m.tie == TieRule::always) m.drop.push_back(R"(^lm_head\.weight$)");
   finish_layers(f, traits, m);
   read_special_ids(top, f, generation, m);

@@ -86,7 +86,7 @@ struct ModelConfig {
   Block block = Block::pre;
   NormKind norm = NormKind::rms;
   bool norm_bias = false;
-  float epsilon = 1e-6f;
+  float epsilon = 0;
   float gain_offset = 0;  // 1 for the plus-one norms unless the checkpoint stores the sum already
 
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
@@ -133,8 +133,10 @@ struct ModelConfig {
 // The record of a parsed config.json. `raw` is the whole file; the text model's fields may be nested under
 // text_config. `generation` is generation_config.json or null: its eos_token_id replaces the others. `where`
 // is what messages call the file. Throws Error{unsupported} with the lists of families for an unknown
-// model_type, Error{corrupt_file} for a bad field. The fields that this family has are added to `read`.
+// model_type, Error{corrupt_file} for a bad field. The fields that this family has are added to `read`;
+// `names` is what messages call them where the file has other names.
 ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& generation,
-                         const std::string& where, std::set<std::string>* read = nullptr);
+                         const std::string& where, std::set<std::string>* read = nullptr,
+                         const FieldNames* names = nullptr);
 
 }  // namespace kvasir::models

@@ -13,8 +13,9 @@ constexpr char kSize[] = "a whole number from 0 to 2147483647";
 
 }  // namespace
 
-ConfigFields::ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read)
-    : object_(&object), where_(std::move(where)), read_(read) {
+ConfigFields::ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read,
+                           const FieldNames* names)
+    : object_(&object), where_(std::move(where)), read_(read), names_(names) {
   if (!object.is_object())
     throw_error(ErrorCode::corrupt_file, "{}: expected a JSON object, found {}", where_, object.type_name());
 }
@@ -29,11 +30,18 @@ bool ConfigFields::has(std::string_view key) const {
   return find(key) != nullptr;
 }
 
+std::string ConfigFields::name(std::string_view key) const {
+  if (names_ == nullptr) return std::string(key);
+  const auto found = names_->find(outer_ + std::string(key));
+  return found == names_->end() ? std::string(key) : found->second;
+}
+
 void ConfigFields::reject(std::string_view key, std::string_view expected) const {
   const nlohmann::json* value = find(key);
   if (value == nullptr)
-    throw_error(ErrorCode::corrupt_file, "{}: {} is missing, expected {}", where_, key, expected);
-  throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected {}", where_, key, shown(*value), expected);
+    throw_error(ErrorCode::corrupt_file, "{}: {} is missing, expected {}", where_, name(key), expected);
+  throw_error(ErrorCode::corrupt_file, "{}: {} is {}, expected {}", where_, name(key), shown(*value),
+              expected);
 }
 
 int64_t ConfigFields::integer_in(std::string_view key, const nlohmann::json& value, int64_t least,
@@ -153,7 +161,11 @@ std::optional<ConfigFields> ConfigFields::find_object(std::string_view key) cons
   const nlohmann::json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_object()) reject(key, "an object");
-  return ConfigFields(*value, where_ + ": " + std::string(key));
+  // A file with names of its own has no such object.
+  ConfigFields inner(*value, names_ == nullptr ? where_ + ": " + std::string(key) : where_);
+  inner.names_ = names_;
+  inner.outer_ = outer_ + std::string(key) + ".";
+  return inner;
 }
 
 }  // namespace kvasir::models

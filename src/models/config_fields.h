@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -16,14 +17,20 @@ namespace kvasir::models {
 
 using formats::shown;
 
+// What a file calls the fields, where it has names of its own (GGUF's keys); of an object in another as
+// "outer.inner".
+using FieldNames = std::map<std::string, std::string, std::less<>>;
+
 class ConfigFields {
  public:
-  // `object` outlives this; `where` is what messages call it ("config.json of SmolLM2"). The keys that are
-  // asked for are added to `read`.
-  ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read = nullptr);
+  // `object` and `names` outlive this; `where` is what messages call it ("config.json of SmolLM2"). The keys
+  // that are asked for are added to `read`.
+  ConfigFields(const nlohmann::json& object, std::string where, std::set<std::string>* read = nullptr,
+               const FieldNames* names = nullptr);
 
   const nlohmann::json& object() const { return *object_; }
   const std::string& where() const { return where_; }
+  std::string name(std::string_view key) const;  // of a field, as the file has it: what messages call it
 
   bool has(std::string_view key) const;                    // present and not null
   const nlohmann::json* find(std::string_view key) const;  // null for absent or null
@@ -59,6 +66,8 @@ class ConfigFields {
   const nlohmann::json* object_;
   std::string where_;
   std::set<std::string>* read_;
+  const FieldNames* names_;
+  std::string outer_;  // the key of this object in `names`, with a dot
 };
 
 }  // namespace kvasir::models

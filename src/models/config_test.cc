@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -220,6 +221,16 @@ TEST(Config, RopeKindsOfAFamily) {
       testing::HasSubstr("rope type linear is not supported by this family; supported: default, longrope"));
   EXPECT_THAT(message_of(llama({{"rope_scaling", {{"rope_type", "bent"}}}})),
               testing::HasSubstr("rope type bent is not supported; supported: default, linear, dynamic"));
+  // Published with plain ropes only; their classes in transformers take every kind.
+  for (const char* family : {"gemma", "gemma2", "glm4", "stablelm", "starcoder2"}) {
+    const ModelConfig m =
+        parse_config(synth_config(family, "tiny", {{"rope_scaling", linear}}), nullptr, "c");
+    EXPECT_EQ(m.ropes.front().kind, RopeKind::linear) << family;
+    EXPECT_EQ(m.ropes.front().factor, 4) << family;
+    EXPECT_THAT(message_of(synth_config(family, "tiny", {{"rope_scaling", {{"rope_type", "foo"}}}})),
+                testing::HasSubstr("rope type foo is not supported"))
+        << family;
+  }
   // qwen3_moe has no theta of its own.
   EXPECT_THAT(message_of(synth_config("qwen3_moe", "tiny", {{"rope_theta", nullptr}})),
               testing::HasSubstr("rope_theta is missing"));
@@ -227,6 +238,74 @@ TEST(Config, RopeKindsOfAFamily) {
                                     {{"rope_theta", nullptr},
                                      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}})),
             "accepted");
+}
+
+// model-selection.md 2.2: required where the graph uses it. The rows that have a default of their own, and
+// the class behind Gemma 3's sparse configurations, keep it.
+TEST(Config, TheEpsilonOfNormsIsStatedOrTheRows) {
+  const std::map<std::string, float> own = {{"cohere", 1e-5f},   {"cohere2", 1e-5f},   {"gemma3_text", 1e-6f},
+                                            {"nanochat", 1e-5f}, {"olmo", 1e-5f},      {"phi", 1e-5f},
+                                            {"stablelm", 1e-5f}, {"starcoder2", 1e-5f}};
+  for (const std::string& family : synth_families()) {
+    json config = synth_config(family, "tiny");
+    for (const char* key : {"rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon"}) config.erase(key);
+    if (const auto at = own.find(family); at != own.end())
+      EXPECT_EQ(parse_config(config, nullptr, "c").epsilon, at->second) << family;
+    else
+      EXPECT_THAT(message_of(config),
+                  testing::HasSubstr(family == "nemotron" ? "config.json: norm_eps is missing"
+                                                          : "config.json: rms_norm_eps is missing"))
+          << family;
+  }
+  EXPECT_THAT(message_of(llama({{"rms_norm_eps", 1e-60}})), testing::HasSubstr("too small"));
+}
+
+// Gemma 1's configurations say "gelu" and mean its tanh form; no other function is theirs.
+TEST(Config, GemmasActivationIsGeluOrItsTanhForm) {
+  auto gemma = [](const json& act, const json& activation = nullptr) {
+    return message_of(
+        synth_config("gemma", "tiny", {{"hidden_act", act}, {"hidden_activation", activation}}));
+  };
+  EXPECT_EQ(gemma("gelu"), "accepted");
+  EXPECT_EQ(parse_config(synth_config("gemma", "tiny", {{"hidden_act", "gelu"}}), nullptr, "c").activation,
+            ops::ActivationFunction::gelu_tanh);
+  EXPECT_EQ(gemma("gelu_pytorch_tanh"), "accepted");
+  EXPECT_EQ(gemma(nullptr), "accepted");
+  EXPECT_EQ(gemma("gelu", "gelu_pytorch_tanh"), "accepted");
+  EXPECT_THAT(gemma("silu"), testing::HasSubstr("hidden_act is silu, but gemma models use gelu_tanh"));
+  EXPECT_THAT(gemma("relu"), testing::HasSubstr("hidden_act is relu"));
+  EXPECT_THAT(gemma("silu", "gelu_pytorch_tanh"), testing::HasSubstr("hidden_act is silu"));
+  EXPECT_THAT(gemma("gelu", "relu"), testing::HasSubstr("hidden_activation is relu"));
+  // The others have it in so many words; messages name the field that says otherwise.
+  EXPECT_THAT(message_of(synth_config("gemma2", "tiny", {{"hidden_activation", "gelu"}})),
+              testing::HasSubstr("config.json: hidden_activation is gelu, but gemma2 models use"));
+}
+
+TEST(Config, MinicpmWithoutAHeadHasTheEmbeddings) {
+  auto rule = [](const char* family, const json& tie) {
+    return parse_config(synth_config(family, "tiny", {{"tie_word_embeddings", tie}}), nullptr, "c").tie;
+  };
+  EXPECT_EQ(rule("minicpm", false), TieRule::from_checkpoint);
+  EXPECT_EQ(rule("minicpm", true), TieRule::always);
+  EXPECT_EQ(rule("minicpm", nullptr), TieRule::from_checkpoint);
+  EXPECT_EQ(rule("llama", false), TieRule::never);
+}
+
+// model-selection.md 10.2, and llava's remapping to mistral3 (models-qwen-llama-universal.md 2).
+TEST(Config, ModelTypesThatAreNone) {
+  for (const json& config : {json::object(), json{{"model_type", nullptr}}, json{{"model_type", ""}}})
+    EXPECT_THAT(message_of(config),
+                testing::AllOf(testing::HasSubstr("model type (missing)"), testing::HasSubstr("smollm3")));
+  EXPECT_THAT(message_of({{"model_type", 3}}),
+              testing::AllOf(testing::HasSubstr("model type 3 is not supported: expected a string"),
+                             testing::HasSubstr("smollm3")));
+  const json text = synth_config("mistral", "tiny");
+  EXPECT_EQ(parse_config({{"model_type", "llava"}, {"text_config", text}}, nullptr, "c").model_type,
+            "mistral");
+  EXPECT_EQ(
+      parse_config({{"model_type", "llava"}, {"text_config", synth_config("llama", "tiny")}}, nullptr, "c")
+          .model_type,
+      "llama");
 }
 
 // transformers 5.24, tiny models of every class with a factor of 1/2: six families and no others read it for
@@ -331,7 +410,7 @@ TEST(Config, Refusals) {
               testing::HasSubstr("num_attention_heads is 2147483648"));
   EXPECT_THAT(message_of(llama({{"rms_norm_eps", nullptr}, {"hidden_size", "64"}})),
               testing::HasSubstr("hidden_size is \"64\""));
-  EXPECT_THAT(message_of(json{{"model_type", 3}}), testing::HasSubstr("model_type is 3"));
+  EXPECT_THAT(message_of(json{{"model_type", 3}}), testing::HasSubstr("model type 3 is not supported"));
   EXPECT_THAT(message_of(json{{"model_type", "llama"}, {"text_config", 3}}),
               testing::HasSubstr("text_config is 3"));
 }

@@ -79,8 +79,8 @@ void layer_norm_with_bias(const ConfigFields& f, ModelConfig& m, std::string_vie
 void require_whole_heads(const ConfigFields& f, const ModelConfig& m) {
   if (m.heads * m.head_dim != m.hidden)
     throw_error(ErrorCode::corrupt_file,
-                "{}: {} heads of {} elements make {}, but hidden_size is {}; this family needs them equal",
-                f.where(), m.heads, m.head_dim, m.heads * m.head_dim, m.hidden);
+                "{}: {} heads of {} elements make {}, but {} is {}; this family needs them equal", f.where(),
+                m.heads, m.head_dim, m.heads * m.head_dim, f.name("hidden_size"), m.hidden);
 }
 
 // ---- the families, in the order of the spec's tables
@@ -147,8 +147,7 @@ void qwen3_moe(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 
 void gemma(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   gemma_common(f, m, t);
-  t.rope.scaling_allowed = false;
-  t.checks_activation = false;  // the published configs say "gelu" and mean its tanh form
+  t.gelu_is_tanh = true;  // the published configs say "gelu" and mean its tanh form
 }
 
 void gemma2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
@@ -162,7 +161,6 @@ void gemma2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   };
   m.attention_softcap = cap("attn_logit_softcapping", 50);
   m.final_softcap = cap("final_logit_softcapping", 30);
-  t.rope.scaling_allowed = false;
   t.window = 4096;
   t.slides = [](int64_t i) { return i % 2 == 0; };
 }
@@ -194,7 +192,6 @@ void glm4(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
                    "post_mlp_layernorm"};
   m.tie = TieRule::never;
   t.rope.takes_partial = t.rope.partial_required = true;
-  t.rope.scaling_allowed = false;
 }
 
 void granite(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
@@ -215,7 +212,6 @@ void starcoder2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   const std::string act = f.text("hidden_act", "gelu_pytorch_tanh");
   m.activation = act == "gelu" ? ActivationFunction::gelu_erf : ActivationFunction::gelu_tanh;
   t.rope.theta = 1e5;
-  t.rope.scaling_allowed = false;
   slide_all(f, t);
 }
 
@@ -274,7 +270,6 @@ void stablelm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.tie = TieRule::never;
   t.rope.takes_partial = true;
   t.rope.partial = 0.25;
-  t.rope.scaling_allowed = false;
 }
 
 void phi(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
@@ -367,7 +362,7 @@ void nemotron(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   llama(f, m, t);
   m.norm = NormKind::layer_norm_plus_one;
   m.norm_bias = true;
-  m.epsilon = static_cast<float>(f.positive("norm_eps", 1e-5));
+  m.epsilon = static_cast<float>(f.positive("norm_eps"));
   m.activation = ActivationFunction::relu2;
   m.gated = false;
   t.rope.takes_partial = true;
@@ -381,6 +376,7 @@ void minicpm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.residual_multiplier = f.real("scale_depth") / std::sqrt(static_cast<double>(m.layers));
   m.head_input_divisor = static_cast<double>(m.hidden) / f.positive("dim_model_base");
   t.rope.theta = 1e6;
+  t.head_may_be_missing = true;
 }
 
 void mimo(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
@@ -598,8 +594,16 @@ const Descriptor* find_descriptor(std::string_view model_type) {
 }
 
 std::string remapped(std::string_view model_type) {
-  for (const auto& [from, to] : kRemap)
-    if (from == model_type) return std::string(to);
+  // One after another: llava is read as mistral3, a wrapper whose usual text model is a mistral.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const auto& [from, to] : kRemap)
+      if (from == model_type) {
+        model_type = to;
+        changed = true;
+        break;
+      }
+  }
   return std::string(model_type);
 }
 

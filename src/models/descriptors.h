@@ -23,7 +23,8 @@ struct FamilyTraits {
   int64_t window = 0;  // default width; 0: only what sliding_window says
   // Whether layer i has rope; empty: all do. `sliding` is whether it slides.
   std::function<bool(int64_t, bool sliding)> has_rope;
-  bool checks_activation = true;  // hidden_act must name the row's function
+  bool gelu_is_tanh = false;         // "gelu" names the row's tanh form, too
+  bool head_may_be_missing = false;  // then the embedding is the head, whatever tie_word_embeddings says
 };
 
 struct Descriptor {

@@ -54,8 +54,7 @@ Logits run(const fs::path& path, const std::vector<int32_t>& ids, int threads, i
 double largest_difference(const Logits& a, const Logits& b) {
   double largest = 0;
   for (size_t t = 0; t < a.size(); ++t)
-    for (size_t i = 0; i < a[t].size(); ++i)
-      largest = std::max(largest, static_cast<double>(std::abs(a[t][i] - b[t][i])));
+    for (size_t i = 0; i < a[t].size(); ++i) largest = larger(largest, std::abs(a[t][i] - b[t][i]));
   return largest;
 }
 
@@ -81,9 +80,8 @@ TEST_P(Families, MatchesThePublisher) {
   double largest = 0;
   for (int64_t t = 0; t < golden->shape[0]; ++t)
     for (int64_t i = 0; i < columns; ++i)
-      largest = std::max(
-          largest, static_cast<double>(std::abs(whole[static_cast<size_t>(t)][static_cast<size_t>(i * step)] -
-                                                want[t * columns + i])));
+      largest = larger(largest, std::abs(whole[static_cast<size_t>(t)][static_cast<size_t>(i * step)] -
+                                         want[t * columns + i]));
   EXPECT_LE(largest, tolerance) << case_name;
 
   // Equal bits for every chunking and team.
@@ -108,20 +106,31 @@ TEST(FamiliesList, EveryRowOfTheTableHasTwoShapes) {
 }
 
 TEST(Families, RowsOfABatchAreSoloRuns) {
-  const TestFolder folder("models");
-  synthesize(synth_config("gemma3_text", "tiny"), synth_format("f32"), 3, folder.path());
   std::vector<std::vector<int32_t>> prompts(3);
   for (size_t r = 0; r < 3; ++r)
     for (size_t i = 0; i < 9 + 11 * r; ++i)
       prompts[r].push_back(static_cast<int32_t>((i * 31 + r * 7 + 3) % 128));
-  auto model = Model::load(folder.path(), f32_options(2, 3));
-  TestRunner batch(*model, 2, 64, 3, 192);
-  const Logits together = batch.step(prompts);
-  size_t at = 0;
-  for (const auto& prompt : prompts) {
-    const Logits alone = run(folder.path(), prompt, 1, 5);
-    for (const auto& row : alone) ASSERT_EQ(together[at++], row);
+  for (const std::string& family : synth_families()) {
+    const TestFolder folder("models");
+    synthesize(synth_config(family, "tiny"), synth_format("f32"), 3, folder.path());
+    auto model = Model::load(folder.path(), f32_options(2, 3));
+    TestRunner batch(*model, 2, 64, 3, 192);
+    const Logits together = batch.step(prompts);
+    size_t at = 0;
+    for (const auto& prompt : prompts) {
+      const Logits alone = run(folder.path(), prompt, 1, 5);
+      for (const auto& row : alone) ASSERT_EQ(together[at++], row) << family;
+    }
   }
+}
+
+// transformers' xIELU has parameters of one element and plain numbers beside them, and loads nothing else.
+TEST(Families, ScalarsHaveThePublishersShapes) {
+  const TestFolder folder("models");
+  synthesize(synth_config("apertus", "tiny"), synth_format("f32"), 5, folder.path());
+  const auto file = formats::SafetensorsFile::open(folder.path() / "model.safetensors");
+  for (const auto& [scalar, rank] : {std::pair{"alpha_p", 1}, {"alpha_n", 1}, {"beta", 0}, {"eps", 0}})
+    EXPECT_EQ(file.find(fmt::format("model.layers.0.mlp.act_fn.{}", scalar))->shape.size(), rank) << scalar;
 }
 
 TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
@@ -146,6 +155,12 @@ TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
   json ministral = yarn;
   ministral.update({{"mscale", 1.0}, {"mscale_all_dim", 1.0}, {"llama_4_scaling_beta", 0.3}});
   add("ministral3", {{"rope_parameters", ministral}});
+  for (const char* family : {"gemma", "gemma2", "glm4", "stablelm", "starcoder2"}) {
+    add(family, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 4.0}}}});
+    json scaling = yarn;
+    scaling.erase("rope_theta");
+    add(family, {{"rope_scaling", scaling}});
+  }
   json louder = yarn;
   louder["attention_factor"] = 1.4;
   add("llama", {{"rope_parameters", louder}});
@@ -157,7 +172,7 @@ TEST(Families, GgufAndSafetensorsOfTheSameWeightsAgree) {
     const Logits a = run(folder.path() / "hf", ids, 1, 64), b = run(folder.path() / "model.gguf", ids, 1, 64);
     double scale = 0;
     for (const auto& row : a)
-      for (float v : row) scale = std::max(scale, static_cast<double>(std::abs(v)));
+      for (float v : row) scale = larger(scale, std::abs(v));
     EXPECT_LE(largest_difference(a, b), 1e-5 * scale) << family;
   }
 }

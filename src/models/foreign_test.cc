@@ -179,8 +179,8 @@ TEST_F(ForeignModel, LogitsAreThoseOfTheDequantizedModel) {
       double scale = 0, difference = 0;
       for (size_t t = 0; t < x.size(); ++t)
         for (size_t i = 0; i < x[t].size(); ++i) {
-          scale = std::max(scale, static_cast<double>(std::abs(y[t][i])));
-          difference = std::max(difference, static_cast<double>(std::abs(x[t][i] - y[t][i])));
+          scale = larger(scale, std::abs(y[t][i]));
+          difference = larger(difference, std::abs(x[t][i] - y[t][i]));
         }
       EXPECT_GT(scale, 0.1);
       EXPECT_LE(difference, 2e-5 * scale);

@@ -57,15 +57,21 @@ class Metadata {
                 expected);
   }
 
-  // {key: value} for keys that are present.
-  void copy_count(std::string_view key, json& out, const char* field) const {
+  // {key: value} for keys that are present. Either way messages call the field by the key, which `out`'s own
+  // key precedes where `out` is an object in another.
+  void copy_count(std::string_view key, json& out, const std::string& field,
+                  const std::string& outer = "") const {
+    names_[outer + field] = prefix_ + std::string(key);
     if (const auto value = count(key)) out[field] = *value;
   }
-  void copy_real(std::string_view key, json& out, const char* field) const {
+  void copy_real(std::string_view key, json& out, const std::string& field,
+                 const std::string& outer = "") const {
+    names_[outer + field] = prefix_ + std::string(key);
     if (const auto value = real(key)) out[field] = *value;
   }
   // A count for all layers or a list with one each, which must then agree.
   void copy_uniform_count(std::string_view key, uint64_t layers, json& out, const char* field) const {
+    names_[field] = prefix_ + std::string(key);
     const auto list = file_.find_counts_per_layer(prefix_ + std::string(key), layers);
     if (!list || list->empty()) return;
     for (uint64_t value : *list)
@@ -76,9 +82,12 @@ class Metadata {
     out[field] = list->front();
   }
 
+  FieldNames& names() const { return names_; }
+
  private:
   const GgufFile& file_;
   std::string prefix_;
+  mutable FieldNames names_;  // of config.json's fields: the keys that they were looked for under
 };
 
 json rope_scaling(const Metadata& m) {
@@ -91,10 +100,13 @@ json rope_scaling(const Metadata& m) {
   if (type == "none" || (type == "linear" && factor == 1)) return nullptr;
   if (factor != 0) scaling["factor"] = factor;
   scaling["rope_type"] = type;
-  m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings");
-  m.copy_real("rope.scaling.yarn_attn_factor", scaling, "attention_factor");
-  m.copy_real("rope.scaling.yarn_beta_fast", scaling, "beta_fast");
-  m.copy_real("rope.scaling.yarn_beta_slow", scaling, "beta_slow");
+  const std::string outer = "rope_scaling.";
+  m.names()[outer + "factor"] = m.key("rope.scaling.factor");
+  m.names()[outer + "rope_type"] = m.key("rope.scaling.type");
+  m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings", outer);
+  m.copy_real("rope.scaling.yarn_attn_factor", scaling, "attention_factor", outer);
+  m.copy_real("rope.scaling.yarn_beta_fast", scaling, "beta_fast", outer);
+  m.copy_real("rope.scaling.yarn_beta_slow", scaling, "beta_slow", outer);
   if (const double all = m.real("rope.scaling.yarn_log_multiplier").value_or(0); all != 0) {
     scaling["mscale"] = 1.0;
     scaling["mscale_all_dim"] = all;
@@ -141,8 +153,7 @@ void refuse_unused(const GgufFile& file, const Metadata& m) {
 }
 
 // What the metadata says, in the words of config.json.
-json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
-  const Metadata m(file, architecture.name);
+json to_config(const GgufFile& file, const GgufArchitecture& architecture, const Metadata& m) {
   refuse_unused(file, m);
   for (const char* key : {"block_count", "embedding_length", "attention.head_count"}) m.require(key);
   json t;
@@ -150,10 +161,9 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   m.copy_count("block_count", t, "num_hidden_layers");
   m.copy_count("embedding_length", t, "hidden_size");
   m.copy_count("context_length", t, "max_position_embeddings");
-  if (const auto vocab = m.count("vocab_size"))
-    t["vocab_size"] = *vocab;
-  else if (const auto tokens = file.find_strings("tokenizer.ggml.tokens"))
-    t["vocab_size"] = tokens->size();
+  m.copy_count("vocab_size", t, "vocab_size");
+  if (!t.contains("vocab_size"))
+    if (const auto tokens = file.find_strings("tokenizer.ggml.tokens")) t["vocab_size"] = tokens->size();
   const uint64_t layers = m.count("block_count").value_or(0);
   if (layers > 10000)
     throw_error(ErrorCode::corrupt_file, "{}: {} layers, expected at most 10000", file.path(), layers);
@@ -173,12 +183,11 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
   else if (t.contains("num_attention_heads") && t["num_attention_heads"].get<uint64_t>() > 0)
     t["head_dim"] = hidden / t["num_attention_heads"].get<uint64_t>();
 
-  const auto rms = m.real("attention.layer_norm_rms_epsilon"),
-             layer_norm = m.real("attention.layer_norm_epsilon");
-  if (rms) t["rms_norm_eps"] = *rms;
-  if (layer_norm)
-    for (const char* name : {"layer_norm_eps", "norm_epsilon", "norm_eps"}) t[name] = *layer_norm;
+  m.copy_real("attention.layer_norm_rms_epsilon", t, "rms_norm_eps");
+  for (const char* name : {"layer_norm_eps", "norm_epsilon", "norm_eps"})
+    m.copy_real("attention.layer_norm_epsilon", t, name);
 
+  m.names()["rope_theta"] = m.key("rope.freq_base");
   t["rope_theta"] = m.real("rope.freq_base").value_or(10000);
   if (const json scaling = rope_scaling(m); !scaling.is_null()) t["rope_scaling"] = scaling;
   rotate_part(m, architecture.model_type, t);
@@ -193,8 +202,9 @@ json to_config(const GgufFile& file, const GgufArchitecture& architecture) {
     if (file.find_tensor("rope_factors_short.weight") == nullptr)
       throw_error(ErrorCode::corrupt_file, "{}: tensor rope_factors_long without rope_factors_short",
                   file.path());
-    m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings");
-    m.copy_real("rope.scaling.attn_factor", scaling, "attention_factor");
+    m.copy_count("rope.scaling.original_context_length", scaling, "original_max_position_embeddings",
+                 "rope_scaling.");
+    m.copy_real("rope.scaling.attn_factor", scaling, "attention_factor", "rope_scaling.");
     t["rope_scaling"] = scaling;
   }
   m.copy_count("attention.sliding_window", t, "sliding_window");
@@ -379,9 +389,19 @@ ModelConfig parse_gguf_config(const GgufFile& file) {
                                   [&](const GgufArchitecture& a) { return a.name == architecture; });
   if (found == kArchitectures.end()) unsupported_architecture(file.path(), architecture);
 
-  const json t = to_config(file, *found);
-  ModelConfig config = as_gguf(parse_config(t, nullptr, file.path()), found->permuted_qk);
   const Metadata m(file, architecture);
+  const json t = to_config(file, *found, m);
+  ModelConfig config =
+      as_gguf(parse_config(t, nullptr, file.path(), nullptr, &m.names()), found->permuted_qk);
+  // Rows that have a default for it (and OLMo's, which has no other value) leave it unread.
+  const bool layer_norm = config.norm == NormKind::layer_norm ||
+                          config.norm == NormKind::layer_norm_plus_one ||
+                          config.norm == NormKind::layer_norm_no_affine;
+  const char* epsilon = layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+  m.require(epsilon);
+  config.epsilon = static_cast<float>(m.real(epsilon).value_or(0));
+  if (!(config.epsilon > 0) || std::isinf(config.epsilon))
+    m.reject(epsilon, fmt::format("{}", config.epsilon), "a number above 0");
   // It multiplies what the type itself gives; a longrope's own is not stored, so that this one is all of it.
   const double factor = m.real("rope.scaling.attn_factor").value_or(1);
   if (!(factor > 0) || std::isinf(factor))

@@ -20,7 +20,7 @@ using formats::GgufWriter;
 
 // A file of metadata alone: the configuration needs no tensors.
 ModelConfig parse(const std::string& architecture, const std::function<void(GgufWriter&)>& more,
-                  uint32_t layers = 4) {
+                  uint32_t layers = 4, std::string_view without = "") {
   const TestFolder folder("gguf_config");
   GgufWriter writer;
   const std::string a = architecture + ".";
@@ -32,7 +32,8 @@ ModelConfig parse(const std::string& architecture, const std::function<void(Gguf
                                    {"attention.head_count", 4u},
                                    {"vocab_size", 48u}})
     writer.set_u32(a + key, value);
-  writer.set_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+  for (const char* kind : {"layer_norm_rms_epsilon", "layer_norm_epsilon"})
+    if (kind != without) writer.set_f32(a + "attention." + kind, 1e-5f);
   more(writer);
   writer.write(folder.path() / "m.gguf");
   return parse_gguf_config(formats::GgufFile::open(folder.path() / "m.gguf"));
@@ -82,8 +83,12 @@ TEST(GgufConfig, ScalingIsLinearUnlessItSaysOtherwise) {
             RopeKind::standard);
   EXPECT_EQ(rope_of([](GgufWriter& w) { w.set_string("llama.rope.scaling.type", "linear"); }).kind,
             RopeKind::standard);
-  refused(
-      "gemma2", [](GgufWriter& w) { w.set_f32("gemma2.rope.scaling.factor", 4); }, "plain rope");
+  for (const char* a : {"gemma", "gemma2", "glm4", "stablelm", "starcoder2"}) {
+    const RopeConfig rope =
+        rope_of([&](GgufWriter& w) { w.set_f32(std::string(a) + ".rope.scaling.factor", 4); }, a);
+    EXPECT_EQ(rope.kind, RopeKind::linear) << a;
+    EXPECT_EQ(rope.factor, 4) << a;
+  }
   refused(
       "llama", [](GgufWriter& w) { w.set_string("llama.rope.scaling.type", "yarn"); },
       "llama.rope.scaling.factor is missing or 0", ErrorCode::corrupt_file);
@@ -126,7 +131,6 @@ TEST(GgufConfig, MagnitudesOfYarn) {
 TEST(GgufConfig, RotatedElements) {
   auto rotated = [](const std::string& a, uint32_t dims, uint32_t head_dim) {
     return [=](GgufWriter& w) {
-      w.set_f32(a + ".attention.layer_norm_epsilon", 1e-5f);
       w.set_u32(a + ".attention.key_length", head_dim);
       w.set_u32(a + ".attention.value_length", head_dim);
       if (dims != 1) w.set_u32(a + ".rope.dimension_count", dims);
@@ -184,6 +188,58 @@ TEST(GgufConfig, QueriesGrowWithThePositionFromTheOriginalContext) {
   EXPECT_EQ(m.query_scale_beta, 0.5);
   EXPECT_EQ(m.query_scale_original, 16);
   EXPECT_EQ(m.ropes.front().kind, RopeKind::standard);
+}
+
+// formats.md 4.8: required for the norm kind.
+TEST(GgufConfig, TheEpsilonOfTheNormKindIsRequired) {
+  const auto nothing = [](GgufWriter&) {};
+  auto message = [&](const std::string& architecture, std::string_view without) -> std::string {
+    try {
+      parse(architecture, nothing, 4, without);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_file);
+      return error.what();
+    }
+    return "accepted";
+  };
+  for (const char* a : {"llama", "gemma", "gemma2", "gemma3", "phi3", "qwen2", "exaone4", "minicpm"}) {
+    EXPECT_THAT(message(a, "layer_norm_rms_epsilon"),
+                testing::HasSubstr(std::string(a) + ".attention.layer_norm_rms_epsilon"));
+    EXPECT_EQ(message(a, "layer_norm_epsilon"), "accepted") << a;
+  }
+  for (const char* a : {"command-r", "cohere2", "nemotron", "olmo", "phi2", "stablelm", "starcoder2"}) {
+    EXPECT_THAT(message(a, "layer_norm_epsilon"),
+                testing::HasSubstr(std::string(a) + ".attention.layer_norm_epsilon"));
+    EXPECT_EQ(message(a, "layer_norm_rms_epsilon"), "accepted") << a;
+  }
+  const ModelConfig olmo = parse(
+      "olmo", [](GgufWriter& w) { w.set_f32("olmo.attention.layer_norm_epsilon", 1e-3f); }, 4,
+      "layer_norm_epsilon");
+  EXPECT_EQ(olmo.epsilon, 1e-3f);
+}
+
+// Messages call a field by its key in the file, not by config.json's name for it.
+TEST(GgufConfig, MessagesHaveTheFilesNames) {
+  const auto corrupt = ErrorCode::corrupt_file;
+  refused(
+      "llama", [](GgufWriter& w) { w.set_u32("llama.attention.head_count_kv", 3); },
+      "4 attention heads cannot be shared by 3 key-value heads", corrupt);
+  refused(
+      "llama", [](GgufWriter& w) { w.set_f32("llama.rope.freq_base", -1); },
+      "llama.rope.freq_base is -1.0, expected a number above 0", corrupt);
+  refused(
+      "llama", [](GgufWriter& w) { w.set_u32("llama.attention.shared_kv_layers", 4); },
+      "llama.attention.shared_kv_layers is 4, expected less than the 4 layers that llama.block_count",
+      corrupt);
+  refused(
+      "granite", [](GgufWriter&) {}, "granite.attention.scale is missing, expected a finite number", corrupt);
+  refused(
+      "llama",
+      [](GgufWriter& w) {
+        yarn(w);
+        w.set_f32("llama.rope.scaling.yarn_beta_fast", -1);
+      },
+      "llama.rope.scaling.yarn_beta_fast is -1", corrupt);
 }
 
 TEST(GgufConfig, WhatIsNotHonouredIsRefused) {

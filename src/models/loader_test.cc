@@ -152,6 +152,117 @@ TEST_F(Loader, MissingForeignMisshapenAndNonFiniteTensorsAreNamed) {
   }
 }
 
+// All of it is told by the plan, which opens no data.
+TEST_F(Loader, HeadersAloneTellWhatCannotBeLoaded) {
+  const fs::path good = path_ / "good";
+  synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, good);
+  auto planned = [&](const fs::path& path) -> std::string {
+    try {
+      Model::plan(path, options());
+    } catch (const Error& error) {
+      return fmt::format("[{}] {}\n{}", name(error.code()), error.what(), error.details());
+    }
+    return "planned";
+  };
+  EXPECT_EQ(planned(good), "planned");
+
+  // Missing ones are counted, and the first sixteen named.
+  rewrite(good, path_ / "missing",
+          [](auto& n, auto&, auto&) { return n.find("_norm") != n.npos || n.find(".mlp.") == n.npos; });
+  const std::string missing = planned(path_ / "missing");
+  EXPECT_THAT(missing, testing::AllOf(testing::HasSubstr("[not_found]"),
+                                      testing::HasSubstr("12 tensors are missing that a llama model needs"),
+                                      testing::HasSubstr("\nmodel.layers.0.mlp.gate_proj.weight"),
+                                      testing::HasSubstr("\nmodel.layers.3.mlp.up_proj.weight")));
+  rewrite(good, path_ / "bare", [](auto& n, auto&, auto&) { return n == "model.norm.weight"; });
+  const std::string bare = planned(path_ / "bare");
+  EXPECT_THAT(bare, testing::HasSubstr("38 tensors are missing"));
+  EXPECT_EQ(std::count(bare.begin(), bare.end(), '\n'), 16);
+
+  // Shapes are those of the configuration, however many elements they have.
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{1, 64}, {64, 1}, {8, 8}}) {
+    const fs::path folder = path_ / fmt::format("shape-{}", shape[0]);
+    rewrite(good, folder, [&](auto& n, auto& s, auto&) {
+      if (n == "model.layers.1.input_layernorm.weight") s = shape;
+      return true;
+    });
+    EXPECT_THAT(planned(folder),
+                testing::AllOf(testing::HasSubstr("[corrupt_file]"),
+                               testing::HasSubstr("model.layers.1.input_layernorm.weight has shape"),
+                               testing::HasSubstr("expected [64]")));
+  }
+
+  // Integers are no weights, of norms and of matrices.
+  for (const auto& [what, dtype, bytes] :
+       {std::tuple{"model.norm.weight", formats::SafetensorsDtype::i32, size_t{4}},
+        std::tuple{"model.layers.0.mlp.up_proj.weight", formats::SafetensorsDtype::i8, size_t{1}}}) {
+    formats::Checkpoint checkpoint = formats::Checkpoint::open(good);
+    checkpoint.read_headers();
+    std::vector<formats::SafetensorsToWrite> tensors;
+    for (const formats::TensorEntry& entry : checkpoint.tensors()) {
+      const bool changed = entry.name == what;
+      const size_t size = static_cast<size_t>(entry.rows() * entry.cols()) * (changed ? bytes : 4);
+      tensors.push_back({entry.name, changed ? dtype : formats::SafetensorsDtype::f32, entry.shape,
+                         formats::produce_bytes(std::vector<std::byte>(size))});
+    }
+    const fs::path folder = path_ / fmt::format("integers-{}", bytes);
+    fs::create_directories(folder);
+    formats::write_safetensors_model(folder, std::move(tensors));
+    fs::copy(good / "config.json", folder / "config.json");
+    EXPECT_THAT(planned(folder), testing::AllOf(testing::HasSubstr("[unsupported]"), testing::HasSubstr(what),
+                                                testing::HasSubstr((folder / "model.safetensors").string()),
+                                                testing::HasSubstr(bytes == 4 ? "type i32" : "type i8")));
+  }
+}
+
+// minicpm's row: without a head the embedding is it, whatever tie_word_embeddings says.
+TEST_F(Loader, MinicpmWithoutAHeadIsTied) {
+  const json config = synth_config("minicpm", "tiny");
+  ASSERT_EQ(config["tie_word_embeddings"], false);
+  synthesize(config, synth_format("f32"), 1, path_ / "whole");
+  rewrite(path_ / "whole", path_ / "headless", [](auto& n, auto&, auto&) { return n != "lm_head.weight"; });
+  synthesize(synth_config("minicpm", "tiny", {{"tie_word_embeddings", true}}), synth_format("f32"), 1,
+             path_ / "tied");
+  const auto logits = [&](const char* folder) {
+    auto model = Model::load(path_ / folder, options());
+    return TestRunner(*model, 1, 64, 1, 32).run(some_ids(128), 24);
+  };
+  EXPECT_EQ(logits("headless"), logits("tied"));
+  EXPECT_NE(logits("headless"), logits("whole"));
+}
+
+// What the plan found odd about a checkpoint is part of what it says of the model.
+TEST_F(Loader, WarningsOfTheShapesAreTold) {
+  synthesize(synth_config("llama", "tiny"), synth_format("mlx-affine-4-32"), 1, path_ / "m");
+  json config = formats::read_json_file(path_ / "m" / "config.json");
+  config["quantization"]["bits"] = 8;
+  std::ofstream(path_ / "m" / "config.json") << config.dump();
+  ModelInfo info;
+  Model::plan(path_ / "m", options(), &info);
+  EXPECT_THAT(info.warnings,
+              testing::ElementsAre(testing::HasSubstr("the quantization defaults do not fit")));
+  std::vector<std::string> notes;
+  LoadOptions how = options();
+  how.note = [&](const std::string& text) { notes.push_back(text); };
+  Model::load(path_ / "m", how);
+  EXPECT_EQ(notes, info.warnings);
+}
+
+// What other tools call the mode (formats.md, model-selection.md 2.3).
+TEST_F(Loader, QuantMethodMxfp4IsMlxsMode) {
+  synthesize(synth_config("llama", "tiny"), synth_format("mlx-mxfp4"), 1, path_ / "m");
+  const auto logits = [&] {
+    auto model = Model::load(path_ / "m", options());
+    return TestRunner(*model, 1, 64, 1, 32).run(some_ids(128), 24);
+  };
+  const auto want = logits();
+  json config = formats::read_json_file(path_ / "m" / "config.json");
+  config.erase("quantization");
+  config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}};
+  std::ofstream(path_ / "m" / "config.json") << config.dump();
+  EXPECT_EQ(logits(), want);
+}
+
 TEST_F(Loader, OptionsAreRefusedBeforeWeightsAreRead) {
   const fs::path file = path_ / "m";
   synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, file);
@@ -195,8 +306,8 @@ TEST_F(Loader, QuantizedCheckpointsMatchTheirValues) {
     double scale = 0, difference = 0;
     for (size_t t = 0; t < x.size(); ++t)
       for (size_t i = 0; i < x[t].size(); ++i) {
-        scale = std::max(scale, static_cast<double>(std::abs(y[t][i])));
-        difference = std::max(difference, static_cast<double>(std::abs(x[t][i] - y[t][i])));
+        scale = larger(scale, std::abs(y[t][i]));
+        difference = larger(difference, std::abs(x[t][i] - y[t][i]));
       }
     EXPECT_LE(difference, 2e-5 * scale) << format;
     EXPECT_LE(static_cast<double>(a->memory().weights_bytes),

@@ -98,9 +98,8 @@ TEST_P(MlxCheckpoint, MatchesMlxLm) {
   double largest = 0;
   for (int64_t t = 0; t < golden->shape[0]; ++t)
     for (int64_t i = 0; i < golden->shape[1]; ++i)
-      largest = std::max(
-          largest, static_cast<double>(std::abs(got[static_cast<size_t>(t)][static_cast<size_t>(i * step)] -
-                                                want[t * golden->shape[1] + i])));
+      largest = larger(largest, std::abs(got[static_cast<size_t>(t)][static_cast<size_t>(i * step)] -
+                                         want[t * golden->shape[1] + i]));
   EXPECT_LE(largest, 2e-4 * cases()["max_abs"][name].get<double>());
   for (const auto& [threads, chunk] : {std::pair{2, 24}, {1, 1}, {2, 7}})
     EXPECT_EQ(run(path, threads, chunk), got) << threads << " threads, chunks of " << chunk;

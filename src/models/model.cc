@@ -237,7 +237,9 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   info.context = context;
   info.eos_ids = config.eos_ids;
   info.bos_id = config.bos_id;
-  info.warnings = config.warnings;
+  const auto found = opened.checkpoint.warnings();  // of the plan's look at the shapes, too
+  info.warnings.assign(found.begin(), found.end());
+  info.warnings.insert(info.warnings.end(), config.warnings.begin(), config.warnings.end());
   return planned;
 }
 
@@ -252,7 +254,6 @@ class PackedModel final : public Model {
     weights_ = std::make_unique<WeightStore>(opened.checkpoint, opened.config);
     ThreadTeam team(options.threads, options.cpus);
     if (options.note) {
-      for (const std::string& warning : opened.checkpoint.warnings()) options.note(warning);
       for (const std::string& warning : info_.warnings) options.note(warning);
       if (!planned.note.empty()) options.note(planned.note);
     }

@@ -69,7 +69,7 @@ Differences compare(const Golden& golden, Activations mode, int threads) {
       const auto want = golden.values["log_probs"][at].get<std::vector<double>>();
       for (size_t i = 0; i < ids.size(); ++i) {
         const double got = row[ids[i]] - largest - std::log(sum);
-        out.log_prob = std::max(out.log_prob, std::abs(got - want[i]));
+        out.log_prob = larger(out.log_prob, std::abs(got - want[i]));
         out.kl += std::exp(want[i]) * (want[i] - got);
       }
       out.top1 += best == ids[0] ? 1 : 0;

@@ -51,8 +51,8 @@ class Rule {
   Rule(const std::string& name, const std::vector<int64_t>& shape, TensorRequest::Kind kind, bool plus_one,
        uint64_t seed)
       : key_(synth_key(name, seed)) {
-    const int64_t cols = shape.back();
     if (kind == TensorRequest::Kind::matrix) {
+      const int64_t cols = shape.back();
       while (scale_ * scale_ * static_cast<float>(cols) >= 4.0f) scale_ *= 0.5f;
     } else if (name.ends_with(".bias")) {
       scale_ = 0.25f;
@@ -118,7 +118,7 @@ formats::TensorProducer plain_producer(const TensorRequest& request, StorageForm
                                        uint64_t seed) {
   return [=](const ByteSink& sink) {
     const Rule rule(request.name, request.shape, request.kind, plus_one_gain, seed);
-    const int64_t cols = request.shape.back();
+    const int64_t cols = request.shape.empty() ? 1 : request.shape.back();
     int64_t rows = 1;
     for (size_t i = 0; i + 1 < request.shape.size(); ++i) rows *= request.shape[i];
     std::vector<float> row(static_cast<size_t>(cols));

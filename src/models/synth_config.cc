@@ -68,7 +68,8 @@ json family_fields(std::string_view family, const Size& s) {
             {"logits_scaling", 8.0}};
   if (family == "starcoder2")
     return {{"hidden_act", "gelu_pytorch_tanh"}, {"norm_epsilon", 1e-5}, {"use_bias", true}};
-  if (family == "olmo3") return {{"sliding_window", s.window}};
+  // The publisher's own, which its class gives the layers with windows whatever the configuration says.
+  if (family == "olmo3") return {{"sliding_window", s.window}, {"rope_theta", 500000.0}};
   if (family == "cohere") return {{"logit_scale", 0.0625}, {"use_qk_norm", true}, {"layer_norm_eps", 1e-5}};
   if (family == "cohere2")
     return {{"logit_scale", 0.0625}, {"sliding_window", s.window}, {"layer_norm_eps", 1e-5}};
@@ -83,14 +84,20 @@ json family_fields(std::string_view family, const Size& s) {
     return {{"partial_rotary_factor", 0.5}, {"hidden_act", "relu2"}, {"norm_eps", 1e-5}};
   if (family == "minicpm")
     return {{"scale_emb", 12.0}, {"scale_depth", 1.4}, {"dim_model_base", s.hidden / 4}};
+  // Their classes have another head_dim than the width over the heads.
+  if (family == "seed_oss" || family == "helium") return {{"head_dim", s.head_dim}};
   if (family == "ministral3")
-    return {{"rope_parameters",
+    return {{"head_dim", s.head_dim},
+            {"rope_parameters",
              {{"rope_type", "default"},
               {"rope_theta", 10000.0},
               {"llama_4_scaling_beta", 0.1},
               {"original_max_position_embeddings", s.context / 16}}}};
-  if (family == "ernie4_5") return {{"use_bias", true}};
-  if (family == "apertus") return {{"hidden_act", "xielu"}};
+  if (family == "ernie4_5") return {{"use_bias", true}, {"head_dim", s.head_dim}};
+  // Its class takes the published ropes, whatever rope_theta says, unless the parameters are stated.
+  if (family == "apertus")
+    return {{"hidden_act", "xielu"},
+            {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
   if (family == "nanochat") return {{"hidden_act", "relu2"}, {"final_logit_softcapping", 15.0}};
   if (family == "olmo") return {{"clip_qkv", 8.0}};
   if (family == "plamo") return {{"n_shared_head", s.heads / s.kv_heads}};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,12 @@
 #include "models/model.h"
 
 namespace kvasir::models {
+
+// The larger of two differences; not a number if one of them is none (std::max forgets it, and a bound then
+// passes).
+inline double larger(double a, double b) {
+  return std::isnan(a) || b <= a ? a : b;
+}
 
 // A small run: 64 tokens of context, chunks of 32 with their logits, pages of 16.
 inline LoadOptions small_options(Activations mode = Activations::f32, int threads = 1) {

@@ -24,11 +24,8 @@ void release_mapped(std::span<const std::byte> bytes) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-std::string shape_text(const formats::TensorEntry& entry) {
-  std::string text = "[";
-  for (size_t i = 0; i < entry.shape.size(); ++i)
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", entry.shape[i]);
-  return text + "]";
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 // The names under which a text model's tensors are stored when a wrapper adds a prefix.
@@ -85,10 +82,25 @@ bool WeightStore::has(const std::string& name) const {
   return !stored_name(name).empty();
 }
 
-const formats::TensorEntry& WeightStore::entry(const std::string& name) {
+const formats::TensorEntry& WeightStore::entry(const std::string& name, std::vector<int64_t> expected) {
   const std::string stored = stored_name(name);
-  return checkpoint_->tensor(stored.empty() ? name
-                                            : stored);  // throws for an absent one, with the plain name
+  if (stored.empty() && !loading()) {
+    formats::TensorEntry& missing = missing_[name];
+    missing.name = name;
+    missing.shape = std::move(expected);
+    return missing;
+  }
+  // Throws for an absent one, with the plain name.
+  const formats::TensorEntry& tensor = checkpoint_->tensor(stored.empty() ? name : stored);
+  if (!formats::holds_reals(tensor.format))
+    throw_error(ErrorCode::unsupported, "{}: tensor {} is of type {}, which no weight can have",
+                printable(tensor.file), printable(tensor.name), formats::name(tensor.format));
+  return tensor;
+}
+
+void WeightStore::refuse_shape(const formats::TensorEntry& tensor, const std::string& expected) const {
+  throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected {}",
+              checkpoint_->path().string(), printable(tensor.name), shape_text(tensor.shape), expected);
 }
 
 void WeightStore::use(const formats::TensorEntry& tensor) {
@@ -102,12 +114,12 @@ void WeightStore::use(const formats::TensorEntry& tensor) {
 
 formats::StorageFormat WeightStore::format(const std::string& path) {
   if (listing_) return formats::StorageFormat::f32;
-  return entry(path + ".weight").format;
+  return entry(path + ".weight", {}).format;
 }
 
 Dtype WeightStore::storage_dtype(const std::string& path) {
   if (listing_) return Dtype::f32;
-  const formats::TensorEntry& tensor = entry(path + ".weight");
+  const formats::TensorEntry& tensor = entry(path + ".weight", {});
   switch (tensor.format) {
     case formats::StorageFormat::f16:
       return Dtype::f16;
@@ -122,7 +134,7 @@ Dtype WeightStore::storage_dtype(const std::string& path) {
 }
 
 int64_t WeightStore::rows(const std::string& path) {
-  return entry(path + ".weight").rows();
+  return entry(path + ".weight", {}).rows();
 }
 
 ops::PackPart WeightStore::pack_part(const MatrixPart& part, bool data) {
@@ -134,11 +146,9 @@ ops::PackPart WeightStore::pack_part(const MatrixPart& part, bool data) {
     source.row_bytes = static_cast<size_t>(part.cols) * sizeof(float);
     return {source, part.row_map};
   }
-  const formats::TensorEntry tensor = checkpoint_->with_width(entry(part.name()), part.cols);
-  if (tensor.rows() != part.rows)
-    throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}, {}]",
-                checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.rows,
-                part.cols);
+  const std::vector<int64_t> shape = {part.rows, part.cols};
+  const formats::TensorEntry tensor = checkpoint_->with_width(entry(part.name(), shape), part.cols);
+  if (tensor.rows() != part.rows) refuse_shape(tensor, shape_text(shape));
   formats::WeightSource source = data ? checkpoint_->weight(tensor) : checkpoint_->layout(tensor);
   if (data && source.own_scale && tensor.shape.size() == 3) {
     // One scale a slab of the stack.
@@ -229,7 +239,7 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
       if (listing_)
         request(parts[i]);
       else
-        use(entry(parts[i].name()));
+        use(entry(parts[i].name(), {}));
       stored.rows += parts[i].packed_rows();
     }
     stored.format = run.front().source.format;
@@ -259,7 +269,7 @@ std::vector<StoredMatrix> WeightStore::matrices(const std::vector<MatrixPart>& p
         if (whole)
           for (size_t i = begin; i < end; ++i)
             if (run[i - begin].source.reader != nullptr)
-              checkpoint_->visit_stored_bytes(entry(parts[i].name()), release_mapped);
+              checkpoint_->visit_stored_bytes(entry(parts[i].name(), {}), release_mapped);
         if (sink_) sink_(bytes_ - size, {memory, size});
       }
       entries_.push_back({matrix_name, bytes_ - size, size, matrices_.back().digest()});
@@ -291,16 +301,16 @@ const float* WeightStore::vectors(const std::vector<VectorPart>& parts) {
   int64_t at = 0;
   std::string names;
   for (const VectorPart& part : parts) {
+    std::vector<int64_t> shape = {part.length};
+    if (part.rows > 0) shape = {part.rows, part.length / part.rows};
     if (listing_) {
-      std::vector<int64_t> shape = {part.length};
-      if (part.rows > 1) shape = {part.rows, part.length / part.rows};
       requests_.push_back({TensorRequest::Kind::vector, part.name, shape, part.map});
       continue;
     }
-    const formats::TensorEntry& tensor = entry(part.name);
-    if (tensor.rows() * tensor.cols() != part.length)
-      throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected [{}]",
-                  checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), part.length);
+    const formats::TensorEntry& tensor = entry(part.name, shape);
+    // GGUF's converters may leave one row out.
+    if (tensor.shape != shape && (part.rows != 1 || tensor.shape != std::vector{part.length}))
+      refuse_shape(tensor, shape_text(shape));
     use(tensor);
     names += (names.empty() ? "" : "+") + tensor.name;
     if (!packing()) continue;
@@ -336,14 +346,27 @@ std::vector<float> WeightStore::values(const std::string& name, int64_t length) 
     requests_.push_back({TensorRequest::Kind::scalar, name, {length}, {}});
     return std::vector<float>(static_cast<size_t>(length), 0.0f);
   }
-  const formats::TensorEntry& tensor = entry(name);
-  if (tensor.rows() * tensor.cols() != length)
-    throw_error(ErrorCode::corrupt_file, "{}: tensor {} has shape {}, expected {} elements",
-                checkpoint_->path().string(), printable(tensor.name), shape_text(tensor), length);
+  const std::vector<int64_t> shape = {length};
+  const formats::TensorEntry& tensor = entry(name, shape);
+  if (tensor.shape != shape) refuse_shape(tensor, shape_text(shape));
+  return read_values(tensor);
+}
+
+float WeightStore::scalar(const std::string& name, bool one_element) {
+  if (listing_) {
+    requests_.push_back({TensorRequest::Kind::scalar, name, {}, {}});
+    if (one_element) requests_.back().shape = {1};
+    return 0.0f;
+  }
+  const formats::TensorEntry& tensor = entry(name, {});
+  if (!tensor.shape.empty() && tensor.shape != std::vector<int64_t>{1}) refuse_shape(tensor, "[] or [1]");
+  return read_values(tensor)[0];
+}
+
+std::vector<float> WeightStore::read_values(const formats::TensorEntry& tensor) {
   use(tensor);
-  std::vector<float> out(static_cast<size_t>(length), 0.0f);
-  if (!loading()) return out;
-  out = checkpoint_->values(tensor);
+  if (!loading()) return std::vector<float>(static_cast<size_t>(tensor.rows() * tensor.cols()), 0.0f);
+  std::vector<float> out = checkpoint_->values(tensor);
   for (float v : out)
     if (!std::isfinite(v))
       throw_error(ErrorCode::corrupt_file, "{}: tensor {} holds {}, expected finite values",
@@ -366,6 +389,18 @@ std::vector<double> WeightStore::positive_values(const std::string& name, int64_
 
 void WeightStore::audit() const {
   if (listing_) return;
+  if (!missing_.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : missing_)
+      if (names.size() < 16) names.push_back(printable(name));
+    if (missing_.size() == 1)
+      throw_error(ErrorCode::not_found, "{}: tensor is missing: {}: the model needs it",
+                  checkpoint_->path().string(), names.front());
+    throw Error(ErrorCode::not_found,
+                fmt::format("{}: {} tensors are missing that a {} model needs, first {}",
+                            checkpoint_->path().string(), missing_.size(), model_type_, names.front()),
+                fmt::format("{}", fmt::join(names, "\n")));
+  }
   std::vector<std::regex> patterns;
   for (const std::string& pattern : drop_) patterns.emplace_back(pattern);
   std::vector<std::string> left;

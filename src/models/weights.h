@@ -9,9 +9,11 @@
 // they take over, and check, what was written so. The builder does not see the difference, so the plan cannot
 // disagree with the load.
 //
-// Every tensor that is asked for is recorded; audit() refuses a checkpoint with tensors that nobody asked for
-// and that no drop pattern names. Errors: Error{not_found} for a missing tensor, Error{corrupt_file} for a
-// wrong shape or a value that is not finite, each naming the tensor.
+// Every tensor that is asked for is recorded; audit() refuses a checkpoint that lacks some (those that
+// planning asked for are taken to be there until then, so that all are named), and one with tensors that
+// nobody asked for and that no drop pattern names. Errors: Error{not_found} for missing tensors,
+// Error{corrupt_file} for a wrong shape or a value that is not finite, Error{unsupported} for elements that
+// are no reals, each naming the tensor; all but the values are told before any value is read.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +55,7 @@ struct VectorPart {
   std::string name;  // in full: "model.layers.0.self_attn.q_proj.bias"
   int64_t length = 0;
   std::vector<int32_t> map;
-  int64_t rows = 1;  // the stored shape is [length], or with more rows [rows, length / rows]
+  int64_t rows = 0;  // the stored shape is [length], or with rows [rows, length / rows]
 };
 
 // One request to a store that only lists what a graph would ask for.
@@ -114,8 +116,10 @@ class WeightStore {
   // f32 values, one part after the other; null while planning.
   const float* vector(const std::string& name, int64_t length);
   const float* vectors(const std::vector<VectorPart>& parts);
-  // A few values on the host; zeros while planning.
+  // A few values on the host; zeros while planning. A scalar is stored as [] or [1], and listed as the former
+  // or, with `one_element`, as the latter.
   std::vector<float> values(const std::string& name, int64_t length);
+  float scalar(const std::string& name, bool one_element);
   // The same, above 0 (else Error{corrupt_file}); ones while planning.
   std::vector<double> positive_values(const std::string& name, int64_t length);
 
@@ -135,7 +139,10 @@ class WeightStore {
  private:
   bool packing() const { return arena_ != nullptr || sink_; }
   std::string stored_name(const std::string& name) const;  // empty: absent
-  const formats::TensorEntry& entry(const std::string& name);
+  // `expected` stands for a missing tensor while planning.
+  const formats::TensorEntry& entry(const std::string& name, std::vector<int64_t> expected);
+  std::vector<float> read_values(const formats::TensorEntry& tensor);
+  [[noreturn]] void refuse_shape(const formats::TensorEntry& tensor, const std::string& expected) const;
   void use(const formats::TensorEntry& entry);
   void request(const MatrixPart& part);
   ops::PackPart pack_part(const MatrixPart& part, bool data);
@@ -161,6 +168,7 @@ class WeightStore {
   size_t planned_bytes_ = 0;
   std::function<bool(size_t, size_t)> progress_;
   std::deque<ops::PackedMatrix> matrices_;
+  std::map<std::string, formats::TensorEntry> missing_;  // planning
   std::set<std::string> used_;
   std::map<std::string, int> formats_;
   size_t bytes_ = 0;

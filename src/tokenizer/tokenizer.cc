@@ -159,6 +159,13 @@ void Tokenizer::check_ids(std::span<const int32_t> ids, std::string_view what) c
       throw_error(ErrorCode::invalid_input, "{}: entry {} is {}, and the vocabulary has {} tokens",
                   printable(what), i, ids[i], vocab_size());
 }
+void Tokenizer::check_width(int64_t width, std::string_view what) const {
+  const int32_t last = parts_->vocabulary.size() - 1;
+  if (last >= width)
+    throw_error(ErrorCode::corrupt_file,
+                "{}: token {} of its vocabulary has id {}, and the model has {} logits", printable(what),
+                printable(parts_->vocabulary.text(last)), last, width);
+}
 bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < parts_->size && parts_->special[static_cast<size_t>(id)];
 }

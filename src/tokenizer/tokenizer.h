@@ -69,6 +69,9 @@ class Tokenizer {
   bool exists(int32_t id) const;
   // Throws Error{invalid_input} naming `what` and the first of `ids` that does not exist.
   void check_ids(std::span<const int32_t> ids, std::string_view what) const;
+  // Throws Error{corrupt_file} naming `what` and a token of the vocabulary (added ones apart) whose id is
+  // beyond what a model of `width` logits has.
+  void check_width(int64_t width, std::string_view what) const;
   bool is_special(int32_t id) const;
 
   std::optional<int32_t> bos_id() const;

@@ -273,12 +273,13 @@ def conversations(at):
     twice = lines_of(run(*base, stdin=b"Hi!\n/retry\n/undo\n/undo\nHi!\n").stdout)
     check(len(twice) == 3 and twice[0]["text"] == twice[1]["text"] == twice[2]["text"] and twice[1]["reused_tokens"] >= twice[0]["prompt_tokens"] - 1,
           "/retry answers again from the same prompt, /undo forgets it")
-    remarks = run(*base, "--prompt-cache-dir", at("store"), stdin=b"Hi!\n/save x\n/set\n/help\n/nonsense\n/load x\n/system\n")
+    remarks = run(*base, "--prompt-cache-dir", at("store"), stdin=b"Hi!\n/save x\n/set\n/help\n/load x\n/system\n/nonsense\n")
     exported = run("kv", "export", "x", at("x.kvk"), "--prompt-cache-dir", at("store"), "--json")
     removed = run("kv", "rm", "x", "--prompt-cache-dir", at("store"), "--json")
     imported = run("kv", "import", at("x.kvk"), "--prompt-cache-dir", at("store"), "--json")
     check([list(json.loads(r.stdout)) for r in (exported, removed, imported)] == [["exported"], ["removed"], ["imported"]], "kv export, rm and import --json")
     check(len(lines_of(remarks.stdout)) == 1 and b"saved as x" in remarks.stderr and b"unknown command /nonsense" in remarks.stderr, "with --json, remarks go to stderr")
+    check(remarks.returncode == 2, "a script ends at a line that cannot be done")
     system = [json.loads(run(*base, *extra, stdin=b"Who are you?\n").stdout)["text"]
               for extra in (["--system", "You are a pirate."], ["--system-file", at("system.txt", "You are a pirate.\n")], [])]
     check(system[0] == system[1] != system[2], "--system and --system-file")
@@ -538,6 +539,38 @@ def kv_store(at):
     check(not os.listdir(at("empty")) and not os.path.exists(at("absent")), "neither a folder nor an index")
 
 
+def checkpoints(at):
+    """What is said of a checkpoint before it runs."""
+    model, weights = at("tiny"), at("tiny/model.safetensors")
+    run("synth", model, "--seed", 1)
+    looked = json.loads(run("inspect", model, "--check-tensors", "--json").stdout)
+    check(looked["checked_tensors"] == 39 and any("has no tokenizer.json" in n for n in looked["notes"]), f"inspect --check-tensors reads all, and says that no text can be read {looked['notes']}")
+    data = bytearray(read(weights))
+    (length,) = struct.unpack("<Q", data[:8])
+    place = json.loads(data[8:8 + length])["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0] + 8 + length + 4 * (64 * 5 + 3)
+    data[place:place + 4] = struct.pack("<f", math.nan)
+    at("tiny/model.safetensors", bytes(data))
+    check(run("inspect", model).returncode == 0, "a NaN is no matter of headers")
+    result = expect_exit(1, "inspect", model, "--check-tensors", contains="model.layers.1.mlp.up_proj.weight")
+    check(b"tiny/model.safetensors: " in result.stderr and b"row 5, column 3" in result.stderr, f"a NaN is found by file, tensor and place {result.stderr}")
+    # Ids that the model has no logits for: of the vocabulary an error, of added tokens a note.
+    run("synth", model, "--seed", 1, "--overwrite")
+    words = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+             "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, **{f"w{i}": i for i in range(2, 128)}}, "unk_token": "a"}}
+    few = ["generate", model, "--raw", "--prompt", "a b", "--max-tokens", 1, "--seed", 1]
+    at("tiny/tokenizer.json", json.dumps(words))
+    check(run(*few).returncode == 0, "a tiny tokenizer serves")
+    added = {"id": 128, "content": "<picture>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    at("tiny/tokenizer.json", json.dumps(dict(words, added_tokens=[added])))
+    result = run(*few)
+    check(result.returncode == 0 and b"1 added tokens are beyond the 128 logits" in result.stderr, f"an added token beyond the logits is told {result.stderr}")
+    words["model"]["vocab"]["far"] = 500
+    at("tiny/tokenizer.json", json.dumps(words))
+    expect_exit(1, *few, contains="token far of its vocabulary has id 500, and the model has 128 logits")
+    at("tiny/tokenizer.json", json.dumps(dict(words, model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]})))
+    result = expect_exit(1, *few, contains="tiny/tokenizer.json: ")
+
+
 def bad_input(at):
     for args, says in ((["--max-tokens", "99999999999999999999"], "--max-tokens"), (["--max-tokens", "-5"], "--max-tokens"), (["--seed", "-1"], "--seed"),
                        (["--seed", "18446744073709551616"], "--seed"), (["--temperature", "nan"], "--temperature"), (["--temperature", "-1"], "--temperature"),
@@ -548,6 +581,11 @@ def bad_input(at):
         expect_exit(2, "generate", "smollm2", "--prompt", "hi", *args, contains=says)
     # Settings that nothing reads.
     expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--stop", "", contains="--stop")
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--logprobs", 5, contains="--logprobs: they are part of --json")
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--sampler-order", "top_k", "--top-p", 0.5, contains="top_p is given, and the sampler order leaves top_p out")
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--logit-bias", "99999999999=1000", contains="--logit-bias")
+    expect_exit(2, "generate", "smollm2", "--prompt", "hi", "--set", "messages=1", contains="'messages' is the conversation's own")
+    expect_exit(2, "synth", at("never"), "--config", at("c.json", "{}"), "--family", "llama", contains="--family")
     few = ["generate", "smollm2", "--prompt", "hi", "--max-tokens", 2]
     messages = at("messages.json", '[{"role": "user", "content": "Hi"}]')
     for args, says in (([*few, "--set", "mesages=1"], "does not read 'mesages': did you mean messages?"), (["render", "smollm2", "--messages", messages, "--set", "foo=bar"], "does not read 'foo'"),
@@ -557,10 +595,16 @@ def bad_input(at):
         result = run(*args)
         check(result.returncode == 0 and says in result.stderr.decode(), f"said on standard error: {says} {result.stderr[:200]}")
     check(b"did you mean KVASIR_TEMPERATURE?" in run(*few, env={"KVASIR_TEMPERATUR": "0"}).stderr, "an unknown variable of the environment is told")
-    lines = run("chat", "smollm2", "--context", 256, stdin=b"/set temprature=0.9\n/set max_tokens=0\n/set foo=1\n/set repetition_penalty=1.25\n/set\n")
-    for says in (b"unknown setting temprature: did you mean temperature?", b"max_tokens: '0' is not a whole number >= 1", b"foo=1", b"repetition_penalty=1.25"):
-        check(says in lines.stdout, f"chat /set: {says.decode()} {lines.stdout}")
-    check(b"does not read 'foo'" in lines.stderr and b"temprature=" not in lines.stdout, "chat /set: what the template does not read is told")
+    lines = run("chat", "smollm2", "--context", 256, stdin=b"/set foo=1\n/set repetition_penalty=1.25\n/set\n")
+    for says in (b"foo=1", b"repetition_penalty=1.25"):
+        check(says in lines.stdout and lines.returncode == 0, f"chat /set: {says.decode()} {lines.stdout}")
+    check(b"does not read 'foo'" in lines.stderr, "chat /set: what the template does not read is told")
+    # A script ends at what cannot be done.
+    for line, status, says in (("/set temprature=0.9", 2, "unknown setting temprature: did you mean temperature?"), ("/set max_tokens=0", 2, "max_tokens: '0' is not a whole number >= 1"),
+                               ("/set top_p=2", 2, "top_p: '2'"), ("/set typical_p=0.5", 2, "typical_p cannot be changed"), ("/set x", 2, "expected /set NAME=VALUE"), ("/save", 2, "expected /save NAME"),
+                               ("/nope", 2, "unknown command /nope"), ("/load nope", 1, "nope")):
+        ended = run("chat", "smollm2", "--context", 256, "--prompt-cache-dir", at("none"), stdin=f"{line}\n/set\n".encode())
+        check(ended.returncode == status and says in ended.stderr.decode() and b"temperature=" not in ended.stdout, f"chat: {line}: {ended.returncode} {ended.stderr[:200]}")
     expect_exit(1, "fit", "smolm2", contains="did you mean smollm2?")
     expect_exit(2, "get", "https://evil.example/org/name", contains="huggingface.co")
     ids = at("ids.json", "[300, 301]")
@@ -747,7 +791,7 @@ def benchmark(at):
     check(read and all(f"%{number}:" in text for number in read), "inspect --program says what every value is that an op reads")
 
 
-sections = {"bench": benchmark, "pack": packed, "batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
+sections = {"bench": benchmark, "pack": packed, "checkpoints": checkpoints, "batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))

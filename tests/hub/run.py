@@ -110,6 +110,7 @@ def synth(kind, folder, **settings):
         for name in os.listdir(out):
             with open(os.path.join(out, name), "rb") as file:
                 SYNTH[key][name] = file.read()
+        SYNTH[key]["tokenizer.json"] = b"{}"  # that one is there is what counts
     else:
         with open(out, "rb") as file:
             SYNTH[key] = file.read()
@@ -890,7 +891,26 @@ def test_unsupported(folder):
     result = place.get("org/torch")
     check(result.returncode == 3 and "pytorch_model.bin" in result.text, f"only PyTorch weights: {result.text[:200]}")
     place.hub.add("org/noise", {"m-Q4_0.gguf": noise(2 * MB)})
-    check(place.get("org/noise").returncode == 1, "a GGUF file that is none")
+    result = place.get("org/noise")
+    check(result.returncode == 1 and "org/noise/m-Q4_0.gguf" in result.text and "kvasir-plan" not in result.text, f"a GGUF file that is none, by its name in the repository: {result.text[:200]}")
+    for i, broken in enumerate(({k: v for k, v in config.items() if k != "model_type"}, dict(config, model_type=None), dict(config, model_type=3))):
+        place.hub.add(f"org/untyped{i}", dict(model, **{"config.json": json.dumps(broken).encode()}))
+        result = place.get(f"org/untyped{i}")
+        check(result.returncode == 3 and "model type" in result.text and "smollm3" in result.text, f"no model_type: the list of families {result.text[:200]}")
+    check(place.get("org/untyped0", "--force").returncode == 0 and b"model type (missing) is not supported" in place.run("ls", "org/untyped0").stdout, "... and ls says so of one that was forced")
+    # Without a tokenizer, or with one of another kind only.
+    bare = {k: v for k, v in model.items() if k != "tokenizer.json"}
+    for name, more, says in (("org/mute", {}, "has no tokenizer.json"), ("org/spm", {"tokenizer.model": noise(99)}, "tokenizer.model is of another kind"),
+                             ("org/tik", {"qwen.tiktoken": noise(99)}, "qwen.tiktoken is of another kind")):
+        place.hub.add(name, dict(bare, **more))
+        result = place.get(name)
+        check(result.returncode == 3 and says in result.text and "--force" in result.text, f"no tokenizer.json: {result.text[:200]}")
+        check(weights not in place.blobs(name) and not place.incomplete(name), "... and no weights come")
+    check(place.get("org/spm", "--force").returncode == 0, "... but with --force")
+    row = json.loads(place.run("ls", "org/spm", "--json").stdout)[0]
+    check(row["supported"] is False and "has no tokenizer.json" in row["problem"], f"ls says so, too: {row}")
+    notes = [json.loads(place.run(verb, "org/spm", "--json").stdout)["notes"] for verb in ("inspect", "fit")]
+    check(all(any("tokenizer.model is of another kind" in n for n in given) for given in notes), f"inspect and fit, too: {notes}")
     # Shards by the index, in spite of another file that looks like weights.
     whole = model["model.safetensors"]
     (length,) = struct.unpack("<Q", whole[:8])
@@ -909,7 +929,7 @@ def test_unsupported(folder):
         text = json.dumps(part).encode()
         text += b" " * (-len(text) % 8)
         shards[file] = struct.pack("<Q", len(text)) + text + content
-    repo = {"config.json": model["config.json"], "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": index}).encode(),
+    repo = {"config.json": model["config.json"], "tokenizer.json": b"{}", "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": index}).encode(),
             "consolidated.safetensors": noise(9000), "model-extra.safetensors": noise(9000), **shards}
     commit = place.hub.add("org/shards", repo)
     result = place.get("org/shards")

@@ -227,6 +227,19 @@ LATER = {
                                        max_position_embeddings=256)),
     "iquestcoder": ("iquestcoder", case("llama", head_dim=16)[1]),
     "iquestcoder-shape": ("iquestcoder", case("llama", hidden_size=60, num_attention_heads=6, num_key_value_heads=2, head_dim=20, attention_bias=True)[1]),
+    # Scaled ropes of families whose published checkpoints have plain ones: their classes take every kind.
+    "glm4-linear": case("glm4", head_dim=16, rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0, partial_rotary_factor=0.5)),
+    "glm4-yarn": case("glm4", head_dim=32, rope_parameters={**YARN, "partial_rotary_factor": 0.5}),
+    "gemma-linear": case("gemma", head_dim=16, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0)),
+    "gemma2-dynamic": case("gemma2", head_dim=16, hidden_activation="gelu_pytorch_tanh", sliding_window=8, query_pre_attn_scalar=24,
+                           tie_word_embeddings=True, max_position_embeddings=32,
+                           rope_parameters=dict(rope_type="dynamic", factor=4.0, rope_theta=10000.0)),
+    "stablelm-linear": case("stablelm", use_qkv_bias=True, layer_norm_eps=1e-5, hidden_act="silu",
+                            rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0, partial_rotary_factor=0.25)),
+    "stablelm-llama3": case("stablelm", use_qkv_bias=True, layer_norm_eps=1e-5, hidden_act="silu",
+                            rope_parameters={**LLAMA3, "partial_rotary_factor": 0.5}),
+    "starcoder2-yarn": case("starcoder2", use_bias=True, norm_epsilon=1e-5, hidden_act="gelu_pytorch_tanh", sliding_window=None, rope_parameters=YARN),
 }
 
 
@@ -365,7 +378,7 @@ def main():
             elif kind == "iquestcoder":  # the publisher's class is the llama one under another name
                 config, logits = publisher_logits("llama", config, seed)
                 config, oracle = {**config, "model_type": kind}, "transformers"
-            elif name in CASES:
+            elif name in CASES or kind in {k for k, _ in CASES.values()}:
                 config, logits = publisher_logits(kind, config, seed)
                 oracle = "transformers"
             elif args.reference:

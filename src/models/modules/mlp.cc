@@ -21,13 +21,16 @@ std::vector<int32_t> half(int64_t begin, int64_t rows) {
 }
 
 ops::XieluParameters xielu(GraphContext& context, int64_t layer, const std::string& path) {
-  auto scalar = [&](const char* name) { return context.weights.values(path + name, 1)[0]; };
+  // The publisher's class has the first two as parameters of one element, the others as plain numbers.
+  auto scalar = [&](const char* name, bool one_element) {
+    return context.weights.scalar(path + name, one_element);
+  };
   XieluScalars s;
   if (context.config.xielu.empty())
-    s = {.alpha_p = scalar(".alpha_p"),
-         .alpha_n = scalar(".alpha_n"),
-         .beta = scalar(".beta"),
-         .eps = scalar(".eps")};
+    s = {.alpha_p = scalar(".alpha_p", true),
+         .alpha_n = scalar(".alpha_n", true),
+         .beta = scalar(".beta", false),
+         .eps = scalar(".eps", false)};
   else
     s = context.config.xielu[static_cast<size_t>(layer)];
   return {static_cast<float>(softplus(s.alpha_p)), static_cast<float>(s.beta + softplus(s.alpha_n)), s.beta,
