@@ -1,5 +1,8 @@
 // kvasir: the command line's entry. Parses, runs one verb, turns errors into one line on stderr and an exit
 // status.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -20,6 +23,21 @@
 
 namespace kvasir::cli {
 namespace {
+
+constexpr char kOutOfMemory[] = "kvasir: out of memory outside the memory plan\n";
+
+// Before static objects are made: where these find no memory, nothing can be caught and the program would
+// abort.
+[[gnu::constructor(101)]] void find_room_to_begin() {
+  constexpr size_t kRoom = size_t{2} << 20;
+  void* const room = ::mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room != MAP_FAILED) {
+    ::munmap(room, kRoom);
+    return;
+  }
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kOutOfMemory, sizeof kOutOfMemory - 1);
+  ::_exit(kExitDoesNotFit);
+}
 
 int exit_status(ErrorCode code) {
   switch (code) {
@@ -183,7 +201,7 @@ int main(int argc, char** argv) {
                  error.code().message().c_str());
     return cli::exit_status(file_error(error.code().value()));
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "kvasir: out of memory outside the memory plan\n");
+    std::fputs(kvasir::cli::kOutOfMemory, stderr);
     return cli::kExitDoesNotFit;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "kvasir: internal error: %s\n", printable_lines(error.what()).c_str());
