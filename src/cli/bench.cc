@@ -10,6 +10,7 @@
 #include "base/topology.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/kv_report.h"
 #include "cli/limits_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -195,6 +196,7 @@ int bench(const BenchFlags& flags) {
               {"decode_bandwidth_fraction", nullptr},
               {"decode_arithmetic_fraction", nullptr},
               {"decode_limit", nullptr}};
+  out = with_kv(std::move(out), *engine);
   // Of what `bytes` and `operations` take in the runs, as fractions of the limits around each.
   const auto report_fractions = [&](const std::string& phase, const std::vector<double>& seconds,
                                     const std::vector<MachineLimits>& limits,

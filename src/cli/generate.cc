@@ -91,15 +91,6 @@ int generate_lines(const GenerateFlags& flags) {
   return run_batch(run, flags.load, defaults);
 }
 
-// What the cache held: the scheme's key, the codec of each group of layers, and the token at which rows
-// convert from which plain type.
-nlohmann::ordered_json with_kv(nlohmann::ordered_json answer, const engine::Engine& engine) {
-  answer["kv"] = engine.memory().kv_key;
-  answer["kv_start"] = engine.memory().kv_start;
-  answer["kv_groups"] = kv_codecs_json(engine.memory().kv_groups);
-  return answer;
-}
-
 int generate(const GenerateFlags& flags) {
   engine::EngineOptions options = flags.load.options();
   BatchLine line;

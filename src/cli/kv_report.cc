@@ -35,6 +35,13 @@ Json kv_groups_json(std::span<const models::KvGroup> groups, int32_t start) {
   return list;
 }
 
+Json with_kv(Json answer, const engine::Engine& engine) {
+  answer["kv"] = engine.memory().kv_key;
+  answer["kv_start"] = engine.memory().kv_start;
+  answer["kv_groups"] = kv_codecs_json(engine.memory().kv_groups);
+  return answer;
+}
+
 Json kv_codecs_json(std::span<const models::KvGroup> groups) {
   Json list = Json::array();
   for (const models::KvGroup& group : groups) {

@@ -766,6 +766,9 @@ def benchmark(at):
 
     # The first run warms up: the counted one reads 2003 and 2004 keys.
     out = bench("--depth", 2000, "--profile")
+    check(out["kv_start"] == 0 and [group["codec"] for group in out["kv_groups"]] == ["bf16"], f"what the cache held: {out['kv_groups']}")
+    encoded = bench("--kv", "affine:4", "--kv-start", 100, "--depth", 300, "--context", 512)
+    check(encoded["kv_start"] == 100 and encoded["kv_groups"][0]["codec"].startswith("affine:4") and encoded["kv_groups"][0]["plain"] == "bf16", f"... encoded: {encoded['kv_groups']}")
     check(out["schema_version"] == 1 and near(out["decode_kv_bytes"], 2003.5 * PLAIN_KEY), f"the bytes of the keys and values: {out['decode_kv_bytes']}")
     ops = {row["op"]: row for row in out["decode_profile"]}
     attention = ops["attention"]
