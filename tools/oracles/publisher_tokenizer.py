@@ -42,6 +42,9 @@ def sentencepiece_bpe(reader):
     trainer.vocab_size = len(model.pieces)
     for name, key in (("unk", "unknown"), ("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
         index = field(reader, f"tokenizer.ggml.{key}_token_id")
+        if index is None:
+            setattr(trainer, f"{name}_id", -1)
+            continue
         setattr(trainer, f"{name}_id", index)
         setattr(trainer, f"{name}_piece", model.pieces[index].piece)
     normalizer = model.normalizer_spec
