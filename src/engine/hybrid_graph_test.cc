@@ -3,11 +3,13 @@
 // drafter that attends a donor view. Random programs of rows against the row alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
 #include "base/error.h"
 #include "engine/tiny_models.h"
+#include "kv/codecs/test_decode.h"
 #include "kv/scheme.h"
 #include "ops/append_kv/append_kv.h"
 #include "ops/attention/attention.h"
@@ -24,6 +26,8 @@ constexpr int kDim = 64;  // of heads, and of everything else
 constexpr int kWindow = 19;
 constexpr int32_t kTokens = 40;  // most of a step
 constexpr int64_t kContext = 120;
+constexpr int kHeads = 2;  // that share one head of keys and values
+constexpr float kScale = 0.125f;
 
 float hashed(uint64_t a, uint64_t b) {
   return static_cast<float>(
@@ -104,17 +108,17 @@ struct Result {
   std::vector<std::vector<float>> rows;  // [tokens of the step]
 };
 
-// Two heads that share one head of keys and values: layer 0 of the group.
+// Layer 0 of the group.
 ValueId attention(ProgramBuilder& builder, ValueId q, int group, int mask) {
   return ops::attention(builder, q,
                         {.group = group,
                          .layer = 0,
                          .mask_class = mask,
-                         .heads = 2,
+                         .heads = kHeads,
                          .kv_heads = 1,
                          .head_dim_k = kDim,
                          .head_dim_v = kDim,
-                         .scale = 0.125f,
+                         .scale = kScale,
                          .precision = ops::AttentionPrecision::f32,
                          .max_context = kContext},
                         best_isa_level());
@@ -175,9 +179,10 @@ class Hybrid {
     ProgramBuilder draft;
     const ValueId drafted = draft.value("x", Dtype::f32, program::Axis::tokens, {kDim});
     draft.append(std::make_unique<Embed>(drafted));
-    const ValueId q = draft.value("q", Dtype::f32, program::Axis::tokens, {2 * kDim});
-    draft.append(std::make_unique<Project>(drafted, q, 11));
-    drafted_ = attention(draft, q, 0, 0);
+    draft_q_ = draft.value("q", Dtype::f32, program::Axis::tokens, {kHeads * kDim});
+    draft.append(std::make_unique<Project>(drafted, draft_q_, 11));
+    drafted_ = attention(draft, draft_q_, 0, 0);
+    draft.output("q", draft_q_);
     draft.output("out", drafted_);
     drafter_ = std::move(draft).plan({4, 1, 4}, threads);
     draft_arena_ = Arena(drafter_.workspace_bytes() + 4096, nullptr, MemoryCategory::workspace);
@@ -250,16 +255,22 @@ class Hybrid {
     state.first_token = first;
     state.kv = {kv::GroupView{.rows = std::span(&pages, 1)}};
     executor_.run(drafter_, state);
+    return drafted(drafted_, ids.size());
+  }
+  // What the last draft asked with: [queries][heads][kDim].
+  std::vector<float> draft_queries(size_t count) const { return drafted(draft_q_, count); }
+
+ private:
+  std::vector<float> drafted(ValueId value, size_t count) const {
     std::vector<float> all;
-    for (size_t t = 0; t < ids.size(); ++t) {
+    for (size_t t = 0; t < count; ++t) {
       const auto* out = reinterpret_cast<const float*>(
-          drafter_.data(drafted_) + t * drafter_.values()[static_cast<size_t>(drafted_.index)].stride);
-      all.insert(all.end(), out, out + 2 * kDim);
+          drafter_.data(value) + t * drafter_.values()[static_cast<size_t>(value.index)].stride);
+      all.insert(all.end(), out, out + kHeads * kDim);
     }
     return all;
   }
 
- private:
   ThreadTeam team_;
   program::CpuExecutor executor_;
   std::unique_ptr<kv::KvCache> cache_;
@@ -267,7 +278,7 @@ class Hybrid {
   kv::Step step_;
   program::Program program_, drafter_;
   Arena arena_, draft_arena_;
-  ValueId output_, drafted_;
+  ValueId output_, draft_q_, drafted_;
 };
 
 struct TestRow {
@@ -401,6 +412,79 @@ TEST(HybridGraph, ADonorViewStaysWhatItWas) {
     kv::Sequence* const others[] = {&other};
     hybrid.run(others, {{9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9}});
     EXPECT_EQ(hybrid.draft(view, queries), want) << spec << ": the target is gone";
+  }
+}
+
+// Softmax attention in float64 over the tokens [start, end) of a view's pages, decoded from canonical bytes.
+std::vector<double> attend_decoded(const kv::DonorView& view, int32_t start, int32_t end,
+                                   const std::vector<float>& q) {
+  const kv::RowPages pages = view.pages();
+  const auto& layout = dynamic_cast<const kv::CodecLayout&>(*pages.layout);
+  const int32_t page = layout.geometry().page_tokens;
+  std::vector<kv::testing::DecodedToken> tokens;
+  std::vector<std::byte> bytes(layout.token_bytes());
+  for (int32_t p = start; p < end; ++p) {
+    layout.export_tokens(pages.pages[p / page], p % page, 1, bytes);
+    tokens.push_back(kv::testing::decode_token(layout, 0, bytes));
+  }
+  std::vector<double> out;
+  for (size_t head = 0; head < q.size() / kDim; ++head) {
+    std::vector<double> scores, mixed(kDim);
+    for (const auto& token : tokens) {
+      double dot = 0;
+      for (size_t c = 0; c < kDim; ++c) dot += static_cast<double>(q[head * kDim + c]) * token.k[0][c];
+      scores.push_back(dot * kScale);
+    }
+    const double top = *std::ranges::max_element(scores);
+    double sum = 0;
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const double weight = std::exp(scores[t] - top);
+      sum += weight;
+      for (size_t c = 0; c < kDim; ++c) mixed[c] += weight * tokens[t].v[0][c];
+    }
+    for (const double x : mixed) out.push_back(x / sum);
+  }
+  return out;
+}
+
+// Largest difference, as a part of the largest element expected.
+double distance(const std::vector<float>& got, const std::vector<double>& expected) {
+  KVASIR_CHECK(got.size() == expected.size());
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(got[i]) - expected[i]);
+    EXPECT_TRUE(std::isfinite(difference)) << "element " << i;
+    worst = std::max(worst, difference);
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  return worst / largest;
+}
+
+// P17: attention over a view is attention over the keys and values that it holds, decoded and un-rotated, of
+// positions [start, end) and no others; of the full group, and of the windowed one past its window.
+TEST(HybridGraph, ADonorViewIsAttendedAsItsDecodedKeysAndValues) {
+  constexpr double kTolerance = 2e-6;
+  for (const std::string& spec : testing::kv_specs()) {
+    Hybrid hybrid(spec, spec, 16, 1, 0, 2);
+    kv::Sequence row = hybrid.cache().create();
+    kv::Sequence* const batch[] = {&row};
+    std::vector<int32_t> ids;
+    for (int32_t i = 0; i < 39; ++i) ids.push_back(i * i % 50);
+    hybrid.run(batch, {ids});
+    for (const size_t group : {size_t{0}, size_t{1}}) {
+      SCOPED_TRACE(fmt::format("{}, group {}", spec, group));
+      const kv::DonorView view = row.donate(group);
+      const int32_t start = group == 0 ? 0 : 39 - kWindow;  // 20: inside the second page
+      ASSERT_EQ(view.start(), start);
+      ASSERT_EQ(view.end(), 39);
+      ASSERT_EQ(view.offset(), 39);
+      const std::vector<float> got = hybrid.draft(view, {3, 9, 41});
+      const std::vector<float> q = hybrid.draft_queries(3);
+      EXPECT_LE(distance(got, attend_decoded(view, start, 39, q)), kTolerance);
+      // A key fewer at either end is told apart.
+      EXPECT_GT(distance(got, attend_decoded(view, start + 1, 39, q)), 10 * kTolerance);
+      EXPECT_GT(distance(got, attend_decoded(view, start, 38, q)), 10 * kTolerance);
+    }
   }
 }
 

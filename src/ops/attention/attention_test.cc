@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <vector>
@@ -14,7 +15,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "kv/codecs/codec_layout.h"
-#include "kv/codecs/rotation_tables.h"
+#include "kv/codecs/test_decode.h"
 #include "ops/append_kv/append_kv.h"
 #include "program/executor.h"
 
@@ -229,74 +230,6 @@ class Harness {
 
 // ---- the reference: float64, from the canonical bytes of the stored tokens
 
-float half(const std::byte* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return f16_to_f32(bits);
-}
-double element(Dtype type, const std::byte* p) {
-  uint16_t bits;
-  float x;
-  switch (type) {
-    case Dtype::f32:
-      std::memcpy(&x, p, 4);
-      return x;
-    case Dtype::f16:
-      return half(p);
-    default:
-      std::memcpy(&bits, p, 2);
-      return bf16_to_f32(bits);
-  }
-}
-unsigned stream(const std::byte* p, int bits, int index) {
-  unsigned out = 0;
-  for (int b = 0; b < bits; ++b) {
-    const int at = index * bits + b;
-    out |= ((std::to_integer<unsigned>(p[at / 8]) >> (at % 8)) & 1u) << b;
-  }
-  return out;
-}
-
-// Decodes one head's vector (kv-cache.md 3); rotated planes are un-rotated in float64.
-std::vector<double> decode(const kv::PlaneFormat& f, const kv::DecodeTable& table, const std::byte* codes,
-                           const std::byte* scales, const std::byte* offsets) {
-  std::vector<double> x(static_cast<size_t>(f.dim));
-  for (int i = 0; i < f.dim; ++i) {
-    double& out = x[static_cast<size_t>(i)];
-    if (f.plain()) {
-      out = element(f.codec.plain, codes + static_cast<size_t>(i) * size_of(f.codec.plain));
-      continue;
-    }
-    const unsigned code = stream(codes, f.codec.bits, i);
-    const size_t g = static_cast<size_t>(i / f.group) * static_cast<size_t>(f.scale_size);
-    if (f.codec.kind == PlaneCodec::Kind::affine) {
-      out = element(f.codec.scale_dtype, scales + g) * code + element(f.codec.scale_dtype, offsets + g);
-    } else if (f.codec.kind == PlaneCodec::Kind::turbo_key) {
-      const double q = f.codec.bits == 8 ? static_cast<double>(static_cast<int8_t>(code)) : code;
-      out = (q + half(offsets + g)) * half(scales + g);
-    } else if (f.codec.kind == PlaneCodec::Kind::rotated) {
-      out = static_cast<double>(table.values[code]) * half(scales + g);
-    } else {
-      const double whole = f.codec.bits == 8 ? static_cast<int8_t>(code)
-                                             : static_cast<double>(code) - (1 << (f.codec.bits - 1));
-      out = whole * half(scales + g);
-    }
-  }
-  if (f.codec.rotates()) {
-    for (int h = 1; h < f.dim; h *= 2)
-      for (int i = 0; i < f.dim; i += 2 * h)
-        for (int j = i; j < i + h; ++j) {
-          const double a = x[static_cast<size_t>(j)], b = x[static_cast<size_t>(j + h)];
-          x[static_cast<size_t>(j)] = a + b;
-          x[static_cast<size_t>(j + h)] = a - b;
-        }
-    const uint64_t* signs = kv::rotation_signs(f.dim);
-    for (int i = 0; i < f.dim; ++i)
-      x[static_cast<size_t>(i)] *= (((signs[i / 64] >> (i % 64)) & 1u) != 0 ? -1.0 : 1.0) / std::sqrt(f.dim);
-  }
-  return x;
-}
-
 struct Stored {
   std::vector<std::vector<double>> k, v;  // [token * kv_heads + head]
 };
@@ -305,18 +238,9 @@ Stored stored_tokens(const Case& c, const kv::CodecLayout& layout, const Pages& 
   std::vector<std::byte> bytes(layout.token_bytes());
   for (int t = 0; t < tokens; ++t) {
     layout.export_tokens(pages.table[static_cast<size_t>(t / c.page_tokens)], t % c.page_tokens, 1, bytes);
-    const size_t heads = static_cast<size_t>(c.kv_heads);
-    const std::byte* at = bytes.data() + bytes.size() / 2;  // layer 1 of 2
-    for (const bool keys : {true, false}) {
-      const kv::PlaneFormat& f = keys ? layout.key() : layout.value();
-      const std::byte* scales = at + heads * f.row_code_bytes;
-      const std::byte* offsets = scales + heads * f.row_scale_bytes;
-      for (size_t h = 0; h < heads; ++h)
-        (keys ? out.k : out.v)
-            .push_back(decode(f, keys ? layout.key_table() : layout.value_table(), at + h * f.row_code_bytes,
-                              scales + h * f.row_scale_bytes, offsets + h * f.row_scale_bytes));
-      at += heads * f.row_bytes();
-    }
+    kv::testing::DecodedToken token = kv::testing::decode_token(layout, 1, bytes);
+    std::ranges::move(token.k, std::back_inserter(out.k));
+    std::ranges::move(token.v, std::back_inserter(out.v));
   }
   return out;
 }
