@@ -243,8 +243,8 @@ int bench(const BenchFlags& flags) {
     const StepCost cost = step_cost(model, {flags.prompt, 1, 1});
     const double operations = cost.operations;
     // Each step reads the weights again.
-    const auto steps =
-        static_cast<double>((flags.prompt + model.maxima().tokens - 1) / model.maxima().tokens);
+    const int64_t whole_steps = (flags.prompt + model.maxima().tokens - 1) / model.maxima().tokens;
+    const auto steps = static_cast<double>(whole_steps);
     out["prefill_seconds"] = time;
     out["prefill_tokens_per_s"] = static_cast<double>(flags.prompt) / time;
     out["prefill_gop_s"] = operations / time / 1e9;
