@@ -111,7 +111,7 @@ void ThreadTeam::worker(int member, int cpu) {
     ++seen;
     if (stopping_.load(std::memory_order_acquire)) return;
     call(member);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    if (running_.fetch_sub(1, std::memory_order_seq_cst) == 1) running_.notify_one();
   }
 }
 
@@ -143,7 +143,7 @@ void ThreadTeam::run_members() {
   failed_.store(false, std::memory_order_relaxed);
   running_.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
   if (size_ > 1) {
-    generation_.fetch_add(1, std::memory_order_acq_rel);
+    generation_.fetch_add(1, std::memory_order_seq_cst);
     generation_.notify_all();
   }
   call(0);
@@ -159,7 +159,9 @@ void ThreadTeam::barrier() {
   const uint32_t phase = phase_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(size_)) {
     arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
+    // Not a plain store: notify_all() looks whether anybody waits, and a processor may look before its store
+    // is seen. A member that parks in between would still find the old phase, and nobody would wake it.
+    phase_.exchange(phase + 1, std::memory_order_seq_cst);
     phase_.notify_all();
     return;
   }
