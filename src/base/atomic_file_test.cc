@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "base/file_error.h"
 #include "base/mapped_file.h"
+#include "base/test_terminal.h"
 
 namespace kvasir {
 namespace {
@@ -131,14 +131,15 @@ TEST_F(AtomicFileTest, APipeTakesTheBytesItself) {
 
 // Without a guard this would put a file in the place of the device (where the folder may be written).
 TEST_F(AtomicFileTest, ADeviceStaysADevice) {
-  // A node of its own, so that nothing of the machine is at risk; not every user may make one.
-  const std::filesystem::path node = folder_ / "null";
-  if (::mknod(node.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) GTEST_SKIP() << "no nodes may be made here";
-  const int probe = ::open(node.c_str(), O_WRONLY | O_CLOEXEC);
-  if (probe < 0) GTEST_SKIP() << "nodes cannot be opened here";
-  ::close(probe);
-  write_file_atomically(node, "gone");
-  EXPECT_TRUE(std::filesystem::is_character_file(node));
+  const TestTerminal device;
+  write_file_atomically(device.path(), "gone");
+  EXPECT_EQ(device.read(4), "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file(device.path()));
+  const std::filesystem::path link = folder_ / "link";
+  std::filesystem::create_symlink(device.path(), link);
+  write_file_atomically(link, "too");
+  EXPECT_EQ(device.read(3), "too");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(files(), 1u);
 }
 

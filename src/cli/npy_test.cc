@@ -1,8 +1,6 @@
 #include "cli/npy.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -10,9 +8,12 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/test_folder.h"
+#include "base/test_terminal.h"
 #include "cli/npy_reader.h"
 
 namespace kvasir::cli {
@@ -59,26 +60,31 @@ TEST(Npy, AnUnfinishedFileIsRemoved) {
 
 TEST(Npy, ADeviceTakesTheStreamItself) {
   const std::vector<float> values(100000, 1.0f);
-  // Nodes of its own (null and full), so that none of the machine is at risk; not every user may make them.
+  TestTerminal device;
   const TestFolder folder("npy-device");
-  const fs::path null = folder.path() / "null", full_node = folder.path() / "full";
-  if (::mknod(null.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0 ||
-      ::mknod(full_node.c_str(), S_IFCHR | 0600, makedev(1, 7)) != 0 || !std::ofstream(null).is_open())
-    GTEST_SKIP() << "no nodes can be made and opened here";
-  {
-    NpyWriter writer(null, 1, 100000);
+  const fs::path file = folder.path() / "a.npy";
+  for (const fs::path& path : {file, fs::path(device.path())}) {
+    std::string got;
+    std::thread reader([&] {
+      if (path != file) got = device.read(fs::file_size(file));
+    });
+    NpyWriter writer(path, 1, 100000);
     writer.write(values);
     writer.finish();
+    reader.join();
+    if (path == file) continue;
+    std::ifstream in(file, std::ios::binary);
+    EXPECT_EQ(got, std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()));
+    EXPECT_TRUE(fs::is_character_file(path));  // nothing was renamed onto it
   }
-  EXPECT_TRUE(fs::is_character_file(null));  // nothing was renamed onto it
-  NpyWriter full(full_node, 1, 100000);
+  NpyWriter broken(device.path(), 1, 100000);
+  device.hang_up();
   EXPECT_THROW(
       {
-        full.write(values);
-        full.finish();
+        broken.write(values);
+        broken.finish();
       },
       Error);
-  EXPECT_TRUE(fs::is_character_file(full_node));
 }
 
 class NpyReading : public testing::Test {
