@@ -109,9 +109,13 @@ std::optional<Continuations::Found> Continuations::load(std::string_view key, Kv
                                                         ThreadTeam* team) {
   if (!eligible(key)) return std::nullopt;
   const std::string name = name_of(key);
-  std::optional<StoreEntry> newest;
-  for (const StoreEntry& entry : store_.entries())
-    if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
+  const auto find = [&] {
+    std::optional<StoreEntry> newest;
+    for (const StoreEntry& entry : store_.entries())
+      if (entry.name == name && (!newest || entry.created_ms >= newest->created_ms)) newest = entry;
+    return newest;
+  };
+  const std::optional<StoreEntry> newest = find();
   if (!newest) return std::nullopt;
   try {
     DiskStore::Conversation stored = store_.load(name, newest->ns, cache, team);
@@ -126,7 +130,8 @@ std::optional<Continuations::Found> Continuations::load(std::string_view key, Kv
   } catch (const KvPoolExhausted&) {
     throw;
   } catch (const Error& error) {
-    if (warn_) warn_(error.what());
+    const bool removed_since = error.code() == ErrorCode::not_found && !find();
+    if (!removed_since && warn_) warn_(error.what());
     return std::nullopt;
   }
 }

@@ -1,6 +1,7 @@
 // P37 of kv-cache.md: no interleaving of checkpoints, completions and failures brings a completed key back.
 #include "kv/continuation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -89,7 +90,7 @@ TEST(Continuations, AnotherRunGoesOn) {
   EXPECT_EQ(f.found("other"), -1);
   EXPECT_THROW(f.save("", f.state(1)), Error);
   EXPECT_THROW(f.save(std::string(181, 'x'), f.state(1)), Error);
-  EXPECT_TRUE(f.warnings.empty());
+  EXPECT_THAT(f.warnings, ::testing::IsEmpty());
 }
 
 TEST(Continuations, ANewerAttemptCancelsTheQueuedOnes) {
@@ -223,7 +224,7 @@ TEST(Continuations, WhatWasCompletedNeverComesBack) {
     f.open();
     for (const std::string& key : keys) EXPECT_EQ(f.found(key), -1);
     EXPECT_EQ(f.held(), 0u);
-    EXPECT_TRUE(f.warnings.empty());
+    EXPECT_THAT(f.warnings, ::testing::IsEmpty());
   }
 }
 

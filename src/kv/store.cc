@@ -509,59 +509,82 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   ++counters_.stores;
 }
 
-DiskStore::Conversation DiskStore::load(std::string_view name, std::string_view ns, KvCache& cache,
-                                        ThreadTeam* team,
-                                        const std::function<void(const KvkHeader&)>& accept) {
-  // The newest, should a crash have left two of that name.
-  std::optional<StoreEntry> newest;
+std::optional<StoreEntry> DiskStore::newest_named(std::string_view name, std::string_view ns) {
+  std::optional<StoreEntry> newest;  // should a crash have left two of that name
   for (const StoreEntry& entry : entries())
     if (entry.name == name && entry.ns == ns && (!newest || entry.created_ms >= newest->created_ms))
       newest = entry;
-  if (!newest) {
-    std::set<std::string> others;
-    std::vector<std::string> unread;
-    for (const StoredFile& file :
-         is_there(options_.dir) ? list_store(options_.dir) : std::vector<StoredFile>()) {
-      if (!file.error.empty() &&
-          (file.header.name == name || (file.header.name.empty() && !is_prefix_file(file.path))))
-        unread.push_back(file.error);
-      if (!file.error.empty() || file.header.name != name) continue;
-      std::string reason = file.header.numerics.empty() || options_.numerics.empty()
-                               ? std::string()
-                               : differing_lines(file.header.numerics, options_.numerics);
-      if (reason.empty()) reason = mismatch(file.header.identity);
-      if (reason.empty() && file.header.identity.ns != ns)
-        reason = fmt::format("adapters are {} there and {} here",
-                             file.header.identity.ns.empty() ? "none" : printable(file.header.identity.ns),
-                             ns.empty() ? "none" : printable(ns));
-      if (reason.empty())
-        unread.push_back(
-            fmt::format("{}: lies where no entries are: add it with `kvasir kv import`", file.path.string()));
-      else
-        others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
-    }
-    if (others.empty())
-      throw_error(ErrorCode::not_found, "nothing is saved as '{}' in {}{}", printable(name),
-                  options_.dir.string(),
-                  unread.empty() ? std::string()
-                                 : fmt::format(" ({} there cannot be used: {}{})", unread.size(), unread[0],
-                                               unread.size() > 1 ? "; `kvasir kv verify` names all" : ""));
-    throw_error(ErrorCode::not_found,
-                "what is saved as '{}' in {} is of another model or other settings ({}); load it with those",
-                printable(name), options_.dir.string(), fmt::join(others, "; "));
+  return newest;
+}
+
+// Says why nothing of this name can be loaded.
+void DiskStore::refuse_missing(std::string_view name, std::string_view ns) const {
+  std::set<std::string> others;
+  std::vector<std::string> unread;
+  for (const StoredFile& file :
+       is_there(options_.dir) ? list_store(options_.dir) : std::vector<StoredFile>()) {
+    if (!file.error.empty() &&
+        (file.header.name == name || (file.header.name.empty() && !is_prefix_file(file.path))))
+      unread.push_back(file.error);
+    if (!file.error.empty() || file.header.name != name) continue;
+    std::string reason = file.header.numerics.empty() || options_.numerics.empty()
+                             ? std::string()
+                             : differing_lines(file.header.numerics, options_.numerics);
+    if (reason.empty()) reason = mismatch(file.header.identity);
+    if (reason.empty() && file.header.identity.ns != ns)
+      reason = fmt::format("adapters are {} there and {} here",
+                           file.header.identity.ns.empty() ? "none" : printable(file.header.identity.ns),
+                           ns.empty() ? "none" : printable(ns));
+    if (reason.empty())
+      unread.push_back(
+          fmt::format("{}: lies where no entries are: add it with `kvasir kv import`", file.path.string()));
+    else
+      others.insert(fmt::format("{}: {}", printable(file.header.identity.model_id), reason));
   }
-  const KvkFile file = KvkFile::open(newest->path, true, team);
+  if (others.empty())
+    throw_error(ErrorCode::not_found, "nothing is saved as '{}' in {}{}", printable(name),
+                options_.dir.string(),
+                unread.empty() ? std::string()
+                               : fmt::format(" ({} there cannot be used: {}{})", unread.size(), unread[0],
+                                             unread.size() > 1 ? "; `kvasir kv verify` names all" : ""));
+  throw_error(ErrorCode::not_found,
+              "what is saved as '{}' in {} is of another model or other settings ({}); load it with those",
+              printable(name), options_.dir.string(), fmt::join(others, "; "));
+}
+
+KvkFile DiskStore::open_named(std::string_view name, std::string_view ns, ThreadTeam* team,
+                              StoreEntry& entry) {
+  while (true) {
+    const std::optional<StoreEntry> newest = newest_named(name, ns);
+    if (!newest) refuse_missing(name, ns);
+    entry = *newest;
+    try {
+      return KvkFile::open(entry.path, true, team);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found || is_there(entry.path)) throw;
+    }
+    // A newer one has taken its place since, or it was removed.
+    const std::lock_guard lock(mutex_);
+    index_files();
+  }
+}
+
+DiskStore::Conversation DiskStore::load(std::string_view name, std::string_view ns, KvCache& cache,
+                                        ThreadTeam* team,
+                                        const std::function<void(const KvkHeader&)>& accept) {
+  StoreEntry entry;
+  const KvkFile file = open_named(name, ns, team, entry);
   if (const std::string reason = mismatch(file.header().identity); !reason.empty())
-    throw_error(ErrorCode::corrupt_file, "{}: {}", newest->path.string(), reason);
+    throw_error(ErrorCode::corrupt_file, "{}: {}", entry.path.string(), reason);
   if (file.header().name != name || file.header().identity.ns != ns)
     throw_error(ErrorCode::corrupt_file, "{}: holds '{}', and the index says '{}': remove {}",
-                newest->path.string(), printable(file.header().name), printable(name),
+                entry.path.string(), printable(file.header().name), printable(name),
                 (options_.dir / "index.sqlite3").string());
   if (accept) accept(file.header());
   Conversation conversation{.tokens = file.header().tokens,
                             .metadata = file.header().metadata,
                             .sequence = restore_sequence(cache, file, team)};
-  used(*newest);
+  used(entry);
   return conversation;
 }
 

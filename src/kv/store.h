@@ -125,6 +125,10 @@ class DiskStore {
   std::optional<StoreEntry> write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
                                   const Sequence& sequence, std::string_view metadata,
                                   const WriteWatch& watch, const Replaces& replaces);
+  std::optional<StoreEntry> newest_named(std::string_view name, std::string_view ns);
+  // The newest of that name, also when another one takes its place meanwhile.
+  KvkFile open_named(std::string_view name, std::string_view ns, ThreadTeam* team, StoreEntry& entry);
+  [[noreturn]] void refuse_missing(std::string_view name, std::string_view ns) const;
   std::string mismatch(const StoreIdentity& file) const;  // whatever its ns; empty: ours
   void used(const StoreEntry& entry);
   void drop(const StoreEntry& entry, const std::string& reason, bool kept);

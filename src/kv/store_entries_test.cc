@@ -63,6 +63,32 @@ TEST(DiskStore, ImportReplacesWhatIsEqual) {
   EXPECT_EQ(f.files(), 3u);
 }
 
+// Whoever replaces an entry removes its file: a reader that has just looked the old one up looks again.
+TEST(DiskStore, ALoadFindsWhatTookThePlaceOfTheFileItLookedUp) {
+  Fixture f;
+  DiskStore store(f.options());
+  TestRow row = f.computed(counting(0, 9));
+  store.save("talk", "", row.tokens, row.sequence, "{}");
+  const fs::path old = store.entries().back().path;
+  std::string name = old.filename().string();
+  name[name.size() - 5] = name[name.size() - 5] == '0' ? '1' : '0';  // the last digit before .kvk
+  fs::rename(old, old.parent_path() / name);
+  ASSERT_EQ(store.entries().back().path, old);
+  EXPECT_EQ(store.load("talk", "", f.cache).tokens, row.tokens);
+  EXPECT_EQ(store.entries().back().path.filename(), name);
+  // Gone for good: as if it had never been there.
+  fs::remove(old.parent_path() / name);
+  try {
+    store.load("talk", "", f.cache);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_NE(std::string(error.what()).find("nothing is saved as 'talk'"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_TRUE(store.entries().empty());
+}
+
 TEST(DiskStore, EntriesAreNamedByAllOfANameOrSomeDigits) {
   Fixture f;
   DiskStore store(f.options());
