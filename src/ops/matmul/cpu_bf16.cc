@@ -71,14 +71,12 @@ void matmul_bf16(const KernelCall& call, int64_t unit_begin, int64_t unit_end, i
         const uint8_t* x = call.input + call.input_stride * static_cast<size_t>(row) + 2 * col;
         // Many rows of the first block: the next chunk, after the last one the first of the panels that come
         // next.
+        const size_t here = static_cast<size_t>(col / kChunkCols) * weight.chunk_stride;
+        const size_t on = col + kChunkCols < weight.cols
+                              ? weight.chunk_stride
+                              : static_cast<size_t>(panels) * weight.panel_stride - here;
         const uint8_t* chunks[kPanels];
-        for (int p = 0; p < panels; ++p)
-          chunks[p] =
-              w[p] +
-              (col + kChunkCols < weight.cols
-                   ? weight.chunk_stride
-                   : static_cast<size_t>(panels - 1) * weight.panel_stride +
-                         (weight.panel_stride - static_cast<size_t>(col / kChunkCols) * weight.chunk_stride));
+        for (int p = 0; p < panels; ++p) chunks[p] = w[p] + on;
         const uint8_t* const* next = most == 2 && row == row_begin ? chunks : nullptr;
         switch (panels) {
           case 4:

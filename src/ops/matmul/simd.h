@@ -210,7 +210,7 @@ KVASIR_INLINE Ints load_i8x16(const uint8_t* p) {
   r.v[0] = (NativeI)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
   int32_t x[16];
-  for (int i = 0; i < 16; ++i) x[i] = static_cast<int8_t>(p[i]);
+  for (int i = 0; i < 16; ++i) x[i] = (p[i] ^ 0x80) - 0x80;
   r = load(x);
 #endif
   return r;
