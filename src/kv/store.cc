@@ -1,10 +1,7 @@
 #include "kv/store.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,177 +9,20 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <set>
 
 #include "base/error.h"
 #include "base/file_error.h"
-#include "kv/kvk_header.h"
+#include "base/printable.h"
 #include "kv/store_index.h"
+#include "kv/store_layout.h"
 #include "kv/tokens.h"
 
 namespace kvasir::kv {
-namespace {
 
 namespace fs = std::filesystem;
 
-// A lock among processes, by a file of the store. Where it cannot be had (a folder that may only be read, a
-// file system without locks) the work goes on without.
-class StoreLock {
- public:
-  StoreLock(const fs::path& dir, const char* file, int operation) {
-    fd_ = ::open((dir / file).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    held_ = fd_ >= 0 && ::flock(fd_, operation) == 0;
-  }
-  StoreLock(const StoreLock&) = delete;
-  StoreLock& operator=(const StoreLock&) = delete;
-  ~StoreLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  bool held() const { return held_; }
-
- private:
-  int fd_ = -1;
-  bool held_ = false;
-};
-
-// Held shared while a draft exists, and exclusively by whoever looks for drafts that nobody writes any more.
-constexpr char kDraftLock[] = ".lock";
-// Held exclusively, for a moment, while a new entry takes the place of others: two that each saw the other
-// would both be gone.
-constexpr char kReplaceLock[] = ".replace.lock";
-
-std::string hash_name(std::string_view text) {
-  return hex64(XXH64(text.data(), text.size(), 0));
-}
-
-std::string folder_name(const StoreIdentity& identity) {
-  return identity.fingerprint() + "-" + hash_name(identity.scheme_key);
-}
-
-std::string ns_name(std::string_view ns) {
-  return ns.empty() ? "base" : hash_name(ns);
-}
-
-// Saved conversations can be told by the file's name alone, so that even a damaged one is never deleted by
-// us.
-constexpr std::string_view kSavedPrefix = "saved-";
-bool is_saved(const fs::path& path) {
-  return path.filename().native().starts_with(kSavedPrefix);
-}
-
-fs::path fresh_path(const fs::path& folder, bool saved) {
-  std::random_device random;
-  uint64_t high = 0, low = 0;
-  for (int i = 0; i < 2; ++i) {
-    high = high << 32 | random();
-    low = low << 32 | random();
-  }
-  return folder / fmt::format("{}{}{}.kvk", saved ? kSavedPrefix : "", hex64(high), hex64(low));
-}
-
-bool is_hex(std::string_view text, size_t digits) {
-  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-// The folders that a store makes: of a model and settings, and in it of a namespace.
-bool is_entry_folder(std::string_view name) {
-  return name.size() == 33 && is_hex(name.substr(0, 16), 16) && name[16] == '-' &&
-         is_hex(name.substr(17), 16);
-}
-
-// A file that fresh_path named for a cached prefix. No other is ever removed because of what it holds.
-bool is_prefix_file(const fs::path& path) {
-  return path.extension() == ".kvk" && is_hex(path.stem().native(), 32);
-}
-
-// "[saved-]<32 hex>.kvk.<process>.tmp": the draft of a file that fresh_path named.
-bool is_draft(const fs::path& path) {
-  const fs::path file = path.filename();
-  std::string_view name = file.native();
-  if (name.starts_with(kSavedPrefix)) name.remove_prefix(kSavedPrefix.size());
-  constexpr std::string_view kMiddle = ".kvk.", kEnd = ".tmp";
-  if (name.size() <= 32 + kMiddle.size() + kEnd.size() || !is_hex(name.substr(0, 32), 32)) return false;
-  name.remove_prefix(32);
-  if (!name.starts_with(kMiddle) || !name.ends_with(kEnd)) return false;
-  name = name.substr(kMiddle.size(), name.size() - kMiddle.size() - kEnd.size());
-  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-// What is below `dir`, a bounded number of levels deep. Folders that a store makes may be symbolic links to
-// where they were moved; other links are not followed. `visit` gets regular files, and whatever else is
-// called *.kvk; `failed` a folder that cannot be read. What vanishes meanwhile is neither.
-void visit_files(const fs::path& dir, int depth, const std::function<void(const fs::path&)>& visit,
-                 const std::function<void(const fs::path&, const std::error_code&)>& failed) {
-  std::error_code error;
-  for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
-    const fs::path& path = at->path();
-    const std::string name = path.filename().native();
-    std::error_code ignored;
-    const auto status = at->symlink_status(ignored);
-    const bool moved = fs::is_symlink(status) &&
-                       (is_entry_folder(name) ||
-                        (is_entry_folder(dir.filename().native()) && (name == "base" || is_hex(name, 16)))) &&
-                       fs::is_directory(path, ignored);
-    if (fs::is_regular_file(status) || path.extension() == ".kvk")
-      visit(path);
-    else if ((fs::is_directory(status) || moved) && depth > 0)
-      visit_files(path, depth - 1, visit, failed);
-  }
-  if (error && error != std::errc::no_such_file_or_directory) failed(dir, error);
-}
-
-// Whether something of that name is there, readable or not.
-bool is_there(const fs::path& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 || errno != ENOENT;
-}
-
-// Where a file lies against what its header says; empty: they agree, or the folder is none of a store's.
-std::string misplaced(const fs::path& path, const KvkHeader& header) {
-  std::error_code error;
-  fs::path folder = fs::absolute(path, error).parent_path();
-  if (!is_entry_folder(folder.filename().native())) folder = folder.parent_path();
-  if (!is_entry_folder(folder.filename().native())) return {};
-  if (folder.filename() != folder_name(header.identity))
-    return "it lies in the folder of another model or other settings: add it with `kvasir kv import`";
-  if (is_saved(path) == !header.name.empty()) return {};
-  return header.name.empty()
-             ? fmt::format("name and header disagree: the file is called {}* and holds no conversation",
-                           kSavedPrefix)
-             : fmt::format(
-                   "name and header disagree: it holds the conversation '{}' and is not called {}*; "
-                   "add it with `kvasir kv import`",
-                   printable(header.name), kSavedPrefix);
-}
-
-fs::path entry_folder(const fs::path& dir, const StoreIdentity& identity) {
-  return dir / folder_name(identity) / ns_name(identity.ns);
-}
-
-// A new file's place under the store `dir`, its folders made.
-fs::path new_entry_path(const fs::path& dir, const StoreIdentity& identity, bool saved) {
-  const fs::path folder = entry_folder(dir, identity);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw_error(file_error(error.value()), "{}: {}", folder.string(), error.message());
-  return fresh_path(folder, saved);
-}
-
-std::string differing_field(const StoreIdentity& file, const StoreIdentity& expected) {
-  const auto field = [](std::string_view name, const std::string& a, const std::string& b) {
-    return a == b ? std::string()
-                  : fmt::format("{} mismatch (file {}, expected {})", name, printable(a), printable(b));
-  };
-  for (const std::string& text :
-       {field("config_fingerprint", file.config_fingerprint, expected.config_fingerprint),
-        field("weights_digest", file.weights_digest, expected.weights_digest),
-        field("numerics_id", file.numerics_id, expected.numerics_id),
-        field("scheme_key", file.scheme_key, expected.scheme_key),
-        field("tokenizer_hash", file.tokenizer_hash, expected.tokenizer_hash)})
-    if (!text.empty()) return text;
-  return {};
-}
+namespace {
 
 // "activations is int8 there and f32 here, isa is ...": the lines in which two texts of "name=value" differ.
 std::string differing_lines(std::string_view file, std::string_view own) {
@@ -222,7 +62,7 @@ std::string differing_lines(std::string_view file, std::string_view own) {
 }  // namespace
 
 DiskStore::DiskStore(Options options) : options_(std::move(options)) {
-  folder_ = options_.dir / folder_name(options_.identity);
+  folder_ = model_folder(options_.dir, options_.identity);
   std::error_code error;
   if (!options_.create && !fs::is_directory(folder_, error) &&
       (!error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory)) {
@@ -618,125 +458,6 @@ DiskStore::Stats DiskStore::stats() {
   stats.cap_bytes = options_.cap_bytes;
   stats.index_in_memory = index_->in_memory();
   return stats;
-}
-
-namespace {
-
-std::vector<StoredFile> scan(const fs::path& dir, bool verify) {
-  std::error_code error;
-  if (!fs::is_directory(dir, error))
-    throw_error(ErrorCode::not_found, "{}: {}", dir.string(),
-                !error || error == std::errc::no_such_file_or_directory ? "no such folder" : error.message());
-  std::vector<StoredFile> files;
-  const auto visit = [&](const fs::path& path) {
-    if (path.extension() != ".kvk") return;
-    StoredFile file;
-    file.path = path;
-    std::error_code ignored;
-    if (const auto size = fs::file_size(path, ignored); !ignored) file.bytes = size;
-    try {
-      if (fs::is_symlink(path, ignored))
-        throw_error(ErrorCode::invalid_input, "{}: is a symbolic link, and entries are files", path.string());
-      file.header = read_kvk_header(path);  // known even if something behind it is damaged
-      if (verify) KvkFile::open(path, true);
-      if (const std::string place = misplaced(path, file.header); !place.empty())
-        throw_error(ErrorCode::invalid_input, "{}: {}", path.string(), place);
-    } catch (const Error& unsound) {
-      if (unsound.code() == ErrorCode::not_found && !is_there(path)) return;  // removed meanwhile
-      file.error = unsound.what();
-    }
-    files.push_back(std::move(file));
-  };
-  visit_files(dir, 3, visit, [&](const fs::path& path, const std::error_code& unreadable) {
-    files.push_back({.path = path,
-                     .bytes = 0,
-                     .error = fmt::format("{}: cannot be read: {}", path.string(), unreadable.message()),
-                     .header = {}});
-  });
-  std::sort(files.begin(), files.end(),
-            [](const StoredFile& a, const StoredFile& b) { return a.path < b.path; });
-  return files;
-}
-
-}  // namespace
-
-std::vector<StoredFile> list_store(const fs::path& dir) {
-  return scan(dir, false);
-}
-std::vector<StoredFile> verify_store(const fs::path& dir) {
-  return scan(dir, true);
-}
-
-fs::path find_entry(const fs::path& dir, std::string_view which) {
-  constexpr size_t kLeastDigits = 4;
-  std::string_view digits = which;
-  if (digits.starts_with(kSavedPrefix)) digits.remove_prefix(kSavedPrefix.size());
-  std::vector<fs::path> exact, begun;
-  for (const StoredFile& file : list_store(dir)) {
-    const std::string name = file.path.filename().string();
-    if (name == which || (!which.empty() && file.header.name == which))
-      exact.push_back(file.path);
-    else if (digits.size() >= kLeastDigits &&
-             std::string_view(name).substr(is_saved(file.path) ? kSavedPrefix.size() : 0).starts_with(digits))
-      begun.push_back(file.path);
-  }
-  const std::vector<fs::path>& found = exact.empty() ? begun : exact;
-  if (found.empty())
-    throw_error(ErrorCode::not_found, "{}: no entry '{}'; `kvasir kv ls` lists them", dir.string(),
-                printable(which));
-  if (found.size() > 1)
-    throw_error(ErrorCode::invalid_input, "{}: '{}' fits {} entries; give more of the file's name",
-                dir.string(), printable(which), found.size());
-  return found.front();
-}
-
-void export_entry(const fs::path& entry, const fs::path& file) {
-  convert_kvk(KvkFile::open(entry, true), file, KvkHeader::Layout::dense, 0);
-}
-
-fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens) {
-  const KvkFile source = KvkFile::open(file, true);
-  const KvkHeader& header = source.header();
-  // Those in whose place it comes. Refuses another conversation of its name.
-  const auto duplicates = [&] {
-    std::vector<fs::path> found;
-    const auto visit = [&](const fs::path& path) {
-      if (path.extension() != ".kvk" || is_saved(path) == header.name.empty()) return;
-      KvkHeader there;
-      try {
-        there = read_kvk_header(path);
-      } catch (const Error&) {
-        return;  // `kvasir kv verify` tells of it
-      }
-      if (there.name != header.name || there.identity.ns != header.identity.ns ||
-          !differing_field(there.identity, header.identity).empty())
-        return;
-      if (there.tokens == header.tokens)
-        found.push_back(path);
-      else if (!header.name.empty())
-        throw_error(ErrorCode::invalid_input,
-                    "{}: another conversation '{}' is in {} already: remove it first, with `kvasir kv rm`",
-                    file.string(), printable(header.name), dir.string());
-    };
-    const fs::path folder = entry_folder(dir, header.identity);
-    visit_files(folder, 0, visit, [&](const fs::path&, const std::error_code& error) {
-      throw_error(file_error(error.value()), "{}: cannot be read: {}", folder.string(), error.message());
-    });
-    return found;
-  };
-  duplicates();  // nothing is written for one that is refused
-  const fs::path path = new_entry_path(dir, header.identity, !header.name.empty());
-  const StoreLock lock(dir, kDraftLock, LOCK_SH);
-  // Decided when the draft is whole, under the lock of all who replace: two that import at once would each
-  // miss the other.
-  std::optional<StoreLock> replacing;
-  std::vector<fs::path> replaced;
-  convert_kvk(source, path, KvkHeader::Layout::pages, page_tokens, [&] {
-    replacing.emplace(dir, kReplaceLock, LOCK_EX);
-    replaced = duplicates();
-  });
-  for (const fs::path& duplicate : replaced) ::unlink(duplicate.c_str());
-  return path;
 }
 
 }  // namespace kvasir::kv
