@@ -26,10 +26,10 @@ namespace {
 
 constexpr char kOutOfMemory[] = "kvasir: out of memory outside the memory plan\n";
 
-// Before static objects are made: where these find no memory, nothing can be caught and the program would
-// abort.
-[[gnu::constructor(101)]] void find_room_to_begin() {
-  constexpr size_t kRoom = size_t{2} << 20;
+// Before anything else, libraries' own beginnings and static objects included: where these find no memory,
+// nothing can be caught, and what is said is theirs.
+void find_room_to_begin() {
+  constexpr size_t kRoom = size_t{4} << 20;
   void* const room = ::mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room != MAP_FAILED) {
     ::munmap(room, kRoom);
@@ -38,6 +38,7 @@ constexpr char kOutOfMemory[] = "kvasir: out of memory outside the memory plan\n
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kOutOfMemory, sizeof kOutOfMemory - 1);
   ::_exit(kExitDoesNotFit);
 }
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)() = find_room_to_begin;
 
 int exit_status(ErrorCode code) {
   switch (code) {
