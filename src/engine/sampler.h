@@ -67,6 +67,8 @@ struct SamplingOptions {
   std::vector<SamplerStage> order = {};   // empty: default_order()
 
   bool greedy() const { return temperature == 0; }
+  // The field that gives `stage` something to do; empty: none (temperature has no such field).
+  std::string_view asks_for(SamplerStage stage) const;
   // Throws Error{invalid_input} naming the field, its value and its range. `vocabulary`: ids must be below
   // it.
   void validate(int64_t vocabulary) const;
