@@ -191,7 +191,9 @@ class Attention final : public program::Op {
     }
   }
 
-  void prepare(const OpContext& context, const RowRange& range, int head, AttentionTile& tile) const {
+  // `first_segment`: of the segments that this member computes; its keys are asked for meanwhile.
+  void prepare(const OpContext& context, const RowRange& range, int head, const SegmentRange& segments,
+               int32_t first_segment, AttentionTile& tile) const {
     const StepState& step = context.step;
     const int32_t first = step.first_token[static_cast<size_t>(range.row)];
     const auto ranges = step.key_ranges[static_cast<size_t>(options_.mask_class)];
@@ -235,6 +237,8 @@ class Attention final : public program::Op {
                     reinterpret_cast<float*>(memory + bias_),
                     reinterpret_cast<float*>(memory + scales_),
                     memory + tile_};
+    if (first_segment < segments.count())
+      kernels_.request(tile, segment_at(step, range.row, head, segments.at(first_segment)));
     kernels_.load_queries(tile);
   }
 
@@ -250,11 +254,12 @@ class Attention final : public program::Op {
     KeySegment out;
     out.first_key = index * kSegmentKeys;
     const int page_blocks = page_tokens / kv::kBlockTokens;
-    out.run_bytes = layout.head_bytes();
     int32_t page = out.first_key / page_tokens;
     int block = out.first_key % page_tokens / kv::kBlockTokens;
     for (int b = 0; b < kSegmentBlocks; ++page, block = 0) {
       const int end = std::min(kSegmentBlocks, b + page_blocks - block);
+      out.run[out.runs++] = b;
+      out.run[out.runs] = end;
       const std::byte* memory = page < pages.page_count ? pages.pages[page] : nullptr;
       if (memory == nullptr) {
         for (; b < end; ++b) out.keys[b] = out.values[b] = nullptr;
@@ -262,7 +267,6 @@ class Attention final : public program::Op {
       }
       const std::byte* keys = layout.key_block(memory, options_.layer, head, block);
       const std::byte* values = layout.value_block(memory, options_.layer, head, block);
-      if (page_blocks <= kSegmentBlocks) out.run[out.runs++] = keys;
       for (; b < end; ++b) {
         out.keys[b] = keys;
         out.values[b] = values;
@@ -319,10 +323,10 @@ class Attention final : public program::Op {
         for (; more && item.begin >= first && item.begin < first + options_.kv_heads;
              more = context.work.take(context.member, total, 1, item)) {
           const int head = static_cast<int>(item.begin - first);
-          prepare(context, range, head, tile);
+          const SegmentRange segments = segments_of(step, range);
+          prepare(context, range, head, segments, 0, tile);
           const AttentionState state = state_at(memory, tile.rows);
           kernels_.clear(tile, state);
-          const SegmentRange segments = segments_of(step, range);
           attend(step, range.row, head, tile, segments, 0, segments.count(), [&](int32_t) { return state; });
           finish(context, range, head, tile, state);
         }
@@ -362,7 +366,7 @@ class Attention final : public program::Op {
         const int64_t first = std::clamp<int64_t>((begin - at + unit - 1) / unit, 0, count);
         const int64_t last = std::clamp<int64_t>((end - at + unit - 1) / unit, 0, count);
         if (first >= last) continue;
-        prepare(context, range, head, tile);
+        prepare(context, range, head, segments, static_cast<int32_t>(first), tile);
         if (first == 0) {
           const AttentionState state = state_at(memory + state_, tile.rows);
           kernels_.clear(tile, state);

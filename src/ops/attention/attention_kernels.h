@@ -70,13 +70,14 @@ struct KeySegment {
   // Blocks of 16 keys; null: holds no visible key.
   const std::byte* keys[kSegmentBlocks];
   const std::byte* values[kSegmentBlocks];
-  // The same bytes as runs in the order of memory (a page's K and V of one head), for fetching.
+  // Run i: blocks [run[i], run[i + 1]), whose keys lie side by side, and whose values do.
   int runs = 0;
-  size_t run_bytes = 0;
-  const std::byte* run[kSegmentBlocks];
+  int run[kSegmentBlocks + 1];
 };
 
 struct AttentionKernels {
+  // Asks for the first lines of a segment's K: of the first one that a tile meets.
+  void (*request)(const AttentionTile& tile, const KeySegment& segment);
   // Rounds (and rotates) the tile's queries into the scratch.
   void (*load_queries)(const AttentionTile& tile);
   void (*clear)(const AttentionTile& tile, const AttentionState& state);

@@ -8,6 +8,7 @@
 // differ between one query and 2,048 without a trace in the bits. Blocks are read from the page as they are
 // where they hold f32, bf16 or bytes; narrower codes are decoded, 32 to 64 keys or 32 to 64 channels of a
 // segment at a time, into a tile of the first-level cache that all rows of the query tile use.
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -429,21 +430,39 @@ void weigh_integers(const AttentionTile& tile, const KeySegment& segment, Fetch&
   }
 }
 
-// How much each step of a tile fetches: enough for the next segment after all rows, as evenly as it goes.
-Fetch plan_tile_fetch(const AttentionTile& tile, const KeySegment* next) {
+// V is read over and over where its channels do not fit one tile, or come unit by unit: the first reading
+// needs all of its lines, most of which are asked for while K is multiplied. (How many do best was measured.)
+FetchPlan fetch_plan(const AttentionTile& tile, int blocks) {
   const auto steps = [&](const PlaneFormat& f, Operand operand, bool is_key) {
     const TileShape shape(tile.rows, operand);
     const int per_step = operand == Operand::integer || operand == Operand::book ? 4
                          : operand == Operand::f32                               ? 1
                                                                                  : 2;
-    // K: channels along the product, 16 blocks wide; V: keys along the product, channels wide.
-    const int length = (is_key ? f.dim : kSegmentKeys) / per_step,
-              width = is_key ? kSegmentBlocks : (f.dim + 15) / 16;
+    // K: channels along the product, blocks wide; V: keys along the product, channels wide.
+    const int length = (is_key ? f.dim : blocks * kBlockTokens) / per_step,
+              width = is_key ? blocks : (f.dim + 15) / 16;
     return shape.tiles() * (length > 0 ? length : 1) * ((width + shape.vectors() - 1) / shape.vectors());
   };
-  const Operand key = key_operand(tile), value = value_operand(tile);
-  return plan_fetch(next, key == Operand::integer, steps(*tile.key, key, true), tile.rows * kSegmentBlocks,
-                    steps(*tile.value, value, false));
+  const PlaneFormat &key = *tile.key, &value = *tile.value;
+  const Operand operand = value_operand(tile);
+  const int lines = Fetch::lines_of(kSegmentBlocks * (key.block_bytes + value.block_bytes)),
+            channels = 16 * TileShape(tile.rows, operand).vectors(),
+            passes = (value.dim + channels - 1) / channels;
+  FetchPlan plan;
+  plan.key_steps = steps(key, key_operand(tile), true);
+  plan.softmax_steps = tile.rows * kSegmentBlocks / 4;
+  plan.value_steps = steps(value, operand, false);
+  plan.side_by_side = value.plain() && passes == 1;
+  plan.lead = !value.plain() ? lines * 3 / 4 : passes > 1 ? lines * passes / 8 : kLeadLines;
+  plan.key_bytes = key.block_bytes;
+  plan.value_bytes = value.block_bytes;
+  return plan;
+}
+
+void request(const AttentionTile& tile, const KeySegment& segment) {
+  const FetchPlan plan = fetch_plan(tile, kSegmentBlocks);
+  Fetch fetch(plan, segment);
+  fetch.advance(plan.lead * kRateUnit);
 }
 
 void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegment* next,
@@ -451,8 +470,7 @@ void segment(const AttentionTile& tile, const KeySegment& segment, const KeySegm
   const SeenBlocks seen = seen_blocks(tile, segment);
   if (seen.count == 0) return;
   const Operand operand = value_operand(tile);
-  Fetch fetch = plan_tile_fetch(tile, next);
-  fetch.first_level = tile.use_dot;  // where the processor's maker decides, too
+  Fetch fetch(fetch_plan(tile, seen.count), segment, next);
   compute_scores(tile, segment, fetch, seen);
   RowNumbers row_max(tile.rows), row_sum(tile.rows), factors_of_old(tile.rows), factors_of_new(tile.rows);
   float *const keep = factors_of_old.at, *const take = factors_of_new.at;
@@ -514,7 +532,7 @@ void finish(const AttentionTile& tile, const AttentionState& state, const float*
 
 extern const AttentionKernels KVASIR_ISA_SYMBOL(attention_kernels);
 const AttentionKernels KVASIR_ISA_SYMBOL(attention_kernels) = {
-    KVASIR_ISA_NAMESPACE::load_queries, KVASIR_ISA_NAMESPACE::clear, KVASIR_ISA_NAMESPACE::segment,
-    KVASIR_ISA_NAMESPACE::merge, KVASIR_ISA_NAMESPACE::finish};
+    KVASIR_ISA_NAMESPACE::request, KVASIR_ISA_NAMESPACE::load_queries, KVASIR_ISA_NAMESPACE::clear,
+    KVASIR_ISA_NAMESPACE::segment, KVASIR_ISA_NAMESPACE::merge,        KVASIR_ISA_NAMESPACE::finish};
 
 }  // namespace kvasir::ops

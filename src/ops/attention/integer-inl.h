@@ -200,14 +200,11 @@ void integer_scores(const ScoreTask& t) {
   for (int g = 0; g < t.groups; ++g) {
     IntegerSums<MR, NR> sums;
     sums.clear();
-    FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k, left += 4) {
       sums.step(left, t.query_stride, t.low_bytes, right);
-      ahead.lines(lines);
       _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
-    ahead.done(*t.fetch);
+    t.fetch->advance(t.group_steps * t.fetch->key_rate);
     _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
       const float query_sum =
           t.query_sums[static_cast<size_t>(m) * t.query_sum_stride + static_cast<size_t>(g)];
@@ -231,15 +228,12 @@ void integer_values(const ValueTask& t) {
   for (int b = 0; b < t.blocks; ++b) {
     const std::byte* left = t.weights + t.columns[b];
     const std::byte* right[2] = {t.values[b], t.values[b] + 256};
-    FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->value_lines;
     _Pragma("GCC unroll 4") for (int k = 0; k < kBlockTokens / 4; ++k, left += 4) {
       sums.step(left, t.weight_stride, kSegmentKeys, right);
-      ahead.lines(lines);
       right[0] += 64;
       right[1] += 64;
     }
-    ahead.done(*t.fetch);
+    t.fetch->advance(kBlockTokens / 4 * t.fetch->value_rate);
   }
   _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
     const V16 factor = set(t.factors[m]), bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);

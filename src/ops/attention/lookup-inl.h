@@ -188,14 +188,11 @@ KVASIR_BYTE_PERMUTES void book_scores(const ScoreTask& t) {
   for (int g = 0; g < t.groups; ++g) {
     BookSums<MR, NR> sums;
     sums.clear();
-    FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->score_lines;
     for (int k = 0; k < t.group_steps; ++k) {
       sums.step(book, quad, left, right, right[0] + 64);
-      ahead.lines(lines);
       _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) right[n] += 64;
     }
-    ahead.done(*t.fetch);
+    t.fetch->advance(t.group_steps * t.fetch->key_rate);
     _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m)
         _Pragma("GCC unroll 2") for (int n = 0; n < NR; ++n) {
       float* out = t.scores + m * kSegmentKeys + t.columns[n];
@@ -218,15 +215,12 @@ KVASIR_BYTE_PERMUTES void book_values(const ValueTask& t) {
         reinterpret_cast<const float*>(t.weights + static_cast<size_t>(m) * t.weight_stride) + t.columns[b];
     const std::byte* right[2] = {t.values[b], t.values[b] + 256};
     const std::byte* const after = t.values[b + 1 < t.blocks ? b + 1 : b];
-    FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->value_lines;
     _Pragma("GCC unroll 4") for (int k = 0; k < kBlockTokens / 4; ++k) {
       sums.step(book, quad, left, right, k + 1 < kBlockTokens / 4 ? right[0] + 64 : after);
-      ahead.lines(lines);
       right[0] += 64;
       right[1] += 64;
     }
-    ahead.done(*t.fetch);
+    t.fetch->advance(kBlockTokens / 4 * t.fetch->value_rate);
   }
   _Pragma("GCC unroll 8") for (int m = 0; m < MR; ++m) {
     const V16 bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);

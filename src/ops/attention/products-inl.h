@@ -131,29 +131,29 @@ void score_block(const ScoreTask& t) {
   if (t.scales == nullptr) {
     acc.clear();
     FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->score_lines;
+    const int rate = t.fetch->key_rate;
     for (int k = 0; k < t.group_steps; ++k) {
       acc.template step<kOperand>(left, t.query_stride, right, offset);
       left += left_step(kOperand);
       offset += 64;
-      ahead.lines(lines);
+      ahead.advance(rate);
     }
-    ahead.done(*t.fetch);
-    for (int m = 0; m < MR; ++m)
-      for (int n = 0; n < NR; ++n) store(acc.at[m][n], t.scores + m * kSegmentKeys + t.columns[n]);
+    ahead.done();
+    _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n)
+        store(acc.at[m][n], t.scores + m * kSegmentKeys + t.columns[n]);
     return;
   }
   for (int g = 0; g < t.groups; ++g) {
     acc.clear();
     FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->score_lines;
+    const int rate = t.fetch->key_rate;
     for (int k = 0; k < t.group_steps; ++k) {
       acc.template step<kOperand>(left, t.query_stride, right, offset);
       left += left_step(kOperand);
       offset += 64;
-      ahead.lines(lines);
+      ahead.advance(rate);
     }
-    ahead.done(*t.fetch);
+    ahead.done();
     const float* scales = t.scales + g * kSegmentKeys;
     _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m)
         _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) {
@@ -198,7 +198,7 @@ void value_block(const ValueTask& t) {
     const std::byte* left = t.weights + static_cast<size_t>(t.columns[b]) * kColumn;
     const std::byte* right[NR];
     FetchCursor ahead(*t.fetch);
-    const int lines = t.fetch->value_lines;
+    const int rate = t.fetch->value_rate;
     _Pragma("GCC unroll 4") for (int n = 0; n < NR; ++n) right[n] = t.values[b] + n * 64;
     size_t offset = 0;
     const size_t step = t.steps[b];
@@ -206,9 +206,9 @@ void value_block(const ValueTask& t) {
       acc.template step<kOperand>(left, t.weight_stride, right, offset);
       left += left_step(kOperand);
       offset += step;
-      ahead.lines(lines);
+      ahead.advance(rate);
     }
-    ahead.done(*t.fetch);
+    ahead.done();
   }
   _Pragma("GCC unroll 16") for (int m = 0; m < MR; ++m) {
     const V16 bias = set(t.bias[m]), keep = set(t.keep[m]), take = set(t.take[m]);

@@ -17,7 +17,7 @@ struct RowNumbers {
 HWY_INLINE void softmax_whole_row(float* scores, float scale, bool round, Fetch& fetch, float& row_max,
                                   float& row_sum) {
   FetchCursor ahead(fetch);
-  const int lines = fetch.softmax_lines;
+  const int rate = fetch.softmax_rate;
   V16 best = set(-INFINITY);
   _Pragma("GCC unroll 16") for (int i = 0; i < kSegmentBlocks; ++i) best = max(load(scores + i * 16), best);
   row_max = max_of(best) * scale;
@@ -31,10 +31,10 @@ HWY_INLINE void softmax_whole_row(float* scores, float scale, bool round, Fetch&
     _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) {
       sum = add(sum, p[j]);
       store(p[j], scores + (i + j) * 16);
-      ahead.lines(lines);
     }
+    ahead.advance(rate);
   }
-  ahead.done(fetch);
+  ahead.done();
   row_sum = sum_of(sum);
 }
 
