@@ -7,8 +7,8 @@ namespace {
 
 #include "ops/matmul/tiles.h"
 
-using Direct = void (*)(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, int blocks, const Int8Row& x,
-                        int offset, float* acc);
+using Direct = void (*)(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, const HalfScales& halves,
+                        int blocks, const Int8Row& x, int offset, float* acc);
 
 #if defined(__AVX512F__)
 constexpr int kMostRows = 8;
@@ -80,7 +80,9 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
   const uint8_t* data = weight.data + static_cast<size_t>(panel) * weight.panel_stride;
   __builtin_memset(acc, 0, static_cast<size_t>(rows) * 64);
   CodeChunk chunk;
-  const size_t distance = layout.bits == 8 ? kOneAheadOfBytes : kOneAhead;
+  const bool halves_only = layout.scales == ScaleKind::f16 && !layout.zeros && layout.group % kBlockCols == 0;
+  HalfScales halves;
+  while (halves_only && kBlockCols << halves.shift < layout.group) ++halves.shift;
   for (int64_t col = 0; col < weight.cols; col += kChunkCols, data += weight.chunk_stride) {
     const int cols = static_cast<int>(smaller(kChunkCols, weight.cols - col));
     const size_t codes = code_bytes_of(weight, cols);
@@ -89,16 +91,21 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
     // Scales are read before the codes in front of them: those of the next chunk are needed first.
     ptrdiff_t ahead = kInTwoSteps;
     if (call.one_request) {
-      ahead = static_cast<ptrdiff_t>(distance + bytes - codes);
+      ahead = static_cast<ptrdiff_t>(kOneAheadOfFew + bytes - codes);
       for (size_t line = 0; line < bytes - codes; line += 64)
-        __builtin_prefetch(data + distance + line, 0, 3);
+        __builtin_prefetch(data + kOneAheadOfFew + line, 0, 3);
     } else {
       for (size_t line = codes; line < weight.chunk_stride; line += 64) {
         __builtin_prefetch(data + line + kFarAhead, 0, 2);
         __builtin_prefetch(data + line + weight.chunk_stride, 0, 3);
       }
     }
-    unpack_scales(weight, data, cols, chunk);
+    if (halves_only) {
+      halves.scales = data + codes;
+      halves.minima = halves.scales + static_cast<size_t>((cols + layout.group - 1) / layout.group) * 32;
+    } else {
+      unpack_scales(weight, data, cols, chunk);
+    }
     const auto block = static_cast<size_t>(col / kBlockCols);
     Int8Row input{x + col, x + scales + 4 * block, x + sums + 4 * block, x + code_sums + 4 * block,
                   call.input_stride};
@@ -109,7 +116,7 @@ bool multiply_few_rows(const KernelCall& call, int64_t panel, const uint8_t* x, 
                           : step == 4       ? direct->four
                           : step == 2       ? direct->two
                                             : direct->one;
-      tile(data, r > 0 ? 0 : ahead, chunk, cols / kBlockCols, input, offset, acc + 16 * r);
+      tile(data, r > 0 ? 0 : ahead, chunk, halves, cols / kBlockCols, input, offset, acc + 16 * r);
       input.advance(step);
       r += step;
     }

@@ -40,8 +40,9 @@ KVASIR_INLINE void request(const uint8_t* p) {
   __builtin_prefetch(p + kNearAhead, 0, 3);
 }
 // Where one request a line is enough (KernelCall::one_request): into the first-level cache, every line once
-// and in the order in which they lie, codes and scales alike; whole lines.
-inline constexpr size_t kOneAhead = 10240, kOneAheadOfBytes = 6656;
+// and in the order in which they lie, codes and scales alike; whole lines. Few rows are nearer to the speed
+// of memory and want them later.
+inline constexpr size_t kOneAhead = 10240, kOneAheadOfFew = 6656;
 KVASIR_INLINE void request_chunk(const uint8_t* p, size_t bytes) {
   for (size_t line = 0; line < bytes; line += 64) request(p + line);
 }

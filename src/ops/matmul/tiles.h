@@ -219,13 +219,21 @@ static void int8_tile(const CodeChunk* w, const uint8_t* const* packed, int bloc
   }
 }
 
+// Where a chunk's scales are f16, one a group of `1 << shift` blocks, and its minima, if any, in the same
+// form behind them: they are read as they are. Null: they have been unpacked.
+struct HalfScales {
+  const uint8_t* scales = nullptr;
+  const uint8_t* minima = nullptr;
+  int shift = 0;
+};
+
 // The same sums for few rows: codes go from the packed block `p` straight into registers; only scales are
-// unpacked (in `w`). `ahead`: lines so many bytes further on are requested; kInTwoSteps: as request() does;
-// 0: a tile before this one, which has been through the block, did.
+// unpacked (in `w`) where `halves` has none. `ahead`: lines so many bytes further on are requested;
+// kInTwoSteps: as request() does; 0: a tile before this one, which has been through the block, did.
 constexpr ptrdiff_t kInTwoSteps = -1;
 template <int R, int kBits, Table kTable, int kSub, bool kMinima, bool kWide>
-static void int8_direct(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, int blocks, const Int8Row& x,
-                        int offset, float* acc) {
+static void int8_direct(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, const HalfScales& halves,
+                        int blocks, const Int8Row& x, int offset, float* acc) {
   constexpr bool kOffset = !kMinima || (kWide && kSignedWide);
   RowFacts<R, kSub, kMinima, kOffset> facts;
   facts.gather(x, offset);
@@ -234,6 +242,8 @@ static void int8_direct(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, i
   const Bytes table = look_up_table<kTable>();
   const uint8_t* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = x.codes + x.stride * static_cast<size_t>(r);
+  const uint8_t *const half_scales = halves.scales, *const half_minima = halves.minima;
+  const int shift = halves.shift;
   for (int b = 0; b < blocks; ++b, p += 64 * kBits) {
     if (ahead > 0) {
       for (int i = 0; i < kBits; ++i) __builtin_prefetch(p + 64 * i + ahead, 0, 3);
@@ -266,13 +276,14 @@ static void int8_direct(const uint8_t* p, ptrdiff_t ahead, const CodeChunk& w, i
             dot4<kWide>(dot[R <= 4 || kSub == 16 ? 1 : 0][r], quads[q + 4], load_quad(codes + 16));
       }
     if constexpr (kSub == 32) {
-      const Floats scale = load(w.scale[b]);
+      const ptrdiff_t half = 32 * static_cast<ptrdiff_t>(b >> shift);
+      const Floats scale = half_scales != nullptr ? load_f16x16(half_scales + half) : load(w.scale[b]);
       for (int r = 0; r < R; ++r) {
         const Ints both = R <= 4 ? add(dot[0][r], dot[1][r]) : dot[0][r];
         a[r] = add_block<32>(a[r], both, both, scale, scale, facts.scale[r][b]);
       }
       if constexpr (kMinima) {
-        const Floats minimum = load(w.minimum[b]);
+        const Floats minimum = half_scales != nullptr ? load_f16x16(half_minima + half) : load(w.minimum[b]);
         for (int r = 0; r < R; ++r) a[r] = fma(set1(facts.sum[r][b]), minimum, a[r]);
       }
     } else {
