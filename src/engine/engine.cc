@@ -136,7 +136,7 @@ void Engine::start_rows(std::vector<std::unique_ptr<Row>>& rows) {
       const std::vector<int32_t>& prompt = row->request.prompt;
       std::optional<int32_t> there;  // looked up once, and only where another row promises something
       for (const auto& other : rows) {
-        if (!other->started || !other->outcome.tokens.empty()) continue;
+        if (!other->started || !other->outcome.tokens.empty() || other->context().sequence.origin()) continue;
         const int32_t promised = prefixes_->promised(prompt, other->request.prompt, other->stops);
         if (wait || static_cast<int32_t>(other->context().tokens.size()) >= promised) continue;
         if (!there) there = prefixes_->peek(prompt);

@@ -121,6 +121,7 @@ void PrefixCache::stored(std::span<const int32_t> tokens, const kv::Sequence& se
   const auto ahead = std::upper_bound(stops.begin(), stops.end(), length);
   bool point = stage == Stage::finished || (ahead != stops.begin() && *(ahead - 1) == length);
   stops.erase(stops.begin(), ahead);
+  if (sequence.origin()) return;  // another engine's: nobody else may begin with it
   if (tree_.needs_points()) point = point || (interval_ > 0 && length % interval_ == 0);
   if (point) {
     if (tree_.put(key_, tokens, sequence)) {

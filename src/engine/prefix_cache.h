@@ -55,7 +55,8 @@ class PrefixCache {
 
   // After a committed step of a row with these tokens: records a resume point at a stop, at a multiple of the
   // interval and at the end of the turn; otherwise, in prefill, full pages for everybody to use at once.
-  // Stops that the row has reached leave `stops`.
+  // Stops that the row has reached leave `stops`. Nothing is recorded of what somebody else computed
+  // (kv::Sequence::origin).
   enum class Stage : uint8_t { prefill, decode, finished };
   void stored(std::span<const int32_t> tokens, const kv::Sequence& sequence, std::vector<int32_t>& stops,
               Stage stage);

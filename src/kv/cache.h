@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/memory.h"
@@ -53,6 +54,17 @@ class NotResumable : public Error {
   int32_t nearest_;
 };
 
+inline constexpr std::string_view kMlxLm = "mlx-lm";  // the engine whose caches can be imported
+
+// Who computed keys and values that are not this build's: they belong to a conversation that a user named,
+// and never serve the look-up of a prefix (design law 1: another kernel gives other bits).
+struct Origin {
+  std::string engine = {};  // "mlx-lm"; empty: this build, under the NumericsKey of the row's model
+  std::string source = {};  // for people: the file, and what it says of itself
+  explicit operator bool() const { return !engine.empty(); }
+  bool operator==(const Origin&) const = default;
+};
+
 // One sequence (row). Owns its page references; moving it moves nothing in memory. Must not outlive its
 // cache.
 class Sequence {
@@ -66,6 +78,9 @@ class Sequence {
   int32_t offset() const;        // committed tokens; the position of the next one
   int32_t min_reusable() const;  // > 0 after a conversion: no position below it can be resumed
   bool encoded() const;          // the converting groups hold encoded pages (always true with start 0)
+  // Of what is stored, as far as it goes back to somebody else; forks have it, too, and what is appended to
+  // such a row depends on it. Nothing is left of it in a row that was cut to 0.
+  const Origin& origin() const;
   bool in_round() const;
   bool in_step() const;
 

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "kv/kvk_header.h"
-#include "kv/row.h"
+#include "kv/restore.h"
 
 namespace kvasir::kv {
 namespace {
@@ -77,22 +77,21 @@ void check_tensors(const KvkHeader& header, uint64_t data_start, uint64_t length
   if (header.state) check(*header.state);
 }
 
-// work(i, member) of every i below `count`, by all members of the team (null: by the caller).
-template <typename Work>
-void share(ThreadTeam* team, size_t count, const Work& work) {
-  const auto part = [&](size_t member, size_t members) {
-    for (size_t i = member; i < count; i += members) work(i, member);
-  };
-  if (team == nullptr) return part(0, 1);
-  team->run([&](int member) { part(static_cast<size_t>(member), static_cast<size_t>(team->size())); });
-}
-
 }  // namespace
 
 std::string StoreIdentity::fingerprint() const {
   const std::string text =
       fmt::format("{}\n{}\n{}\n{}", config_fingerprint, weights_digest, numerics_id, tokenizer_hash);
   return hex64(XXH64(text.data(), text.size(), 0));
+}
+
+std::vector<Origin> origins() {
+  return {{}, {.engine = std::string(kMlxLm)}};
+}
+
+StoreIdentity identity_of(StoreIdentity own, const Origin& origin) {
+  if (origin) own.numerics_id += "+" + origin.engine;
+  return own;
 }
 
 bool KvkHeader::trimmable() const {
@@ -277,62 +276,19 @@ Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team)
   const size_t state_bytes = cache.states().bytes_per_slot();
   if (file.state().size() != state_bytes) differs("recurrent state bytes", file.state().size(), state_bytes);
 
-  const int32_t page = shape.page_tokens;
-  const int32_t count = (header.offset() - 1) / page + 1;
-  struct Part {
-    size_t group;
-    int32_t index;
-  };
-  std::vector<Part> parts;
-  std::vector<uint32_t> needed(shape.groups.size(), 0);
-  for (size_t g = 0; g < shape.groups.size(); ++g)
-    for (int32_t i = 0; i < count; ++i) {
-      const bool sink = i * page < shape.groups[g].geometry.sinks;
-      if (i < header.groups[g].first / page && !sink) continue;
-      parts.push_back({g, i});
-      ++needed[g];
-    }
-  cache.require_pages(needed, encoded, state_bytes > 0 ? 1 : 0);
-
-  Sequence sequence = cache.create();
-  Row& row = SequenceAccess::row(sequence);
-  row.encoded = encoded;
-  for (size_t g = 0; g < shape.groups.size(); ++g) {
-    row.groups[g].ids.assign(static_cast<size_t>(count), kNoPage);
-    row.groups[g].pages.assign(static_cast<size_t>(count), nullptr);
-    row.groups[g].evicted_below = header.groups[g].first;
-  }
-  for (const Part& part : parts) {
-    PagePool& pool = cache.pool(part.group, encoded);
-    const PageId id = pool.allocate();
-    row.groups[part.group].ids[static_cast<size_t>(part.index)] = id;
-    row.groups[part.group].pages[static_cast<size_t>(part.index)] = pool.page(id);
-  }
-  std::vector<std::vector<std::byte>> buffers(team == nullptr ? 1 : static_cast<size_t>(team->size()));
-  share(team, parts.size(), [&](size_t i, size_t member) {
-    const Part& part = parts[i];
-    std::vector<std::byte>& buffer = buffers[member];
-    const PageLayout& layout = cache.layout(part.group, encoded);
-    const int32_t begin = part.index * page, end = std::min(begin + page, header.offset());
-    const auto copy = [&](int32_t from, int32_t to) {
-      if (from >= to) return;
-      buffer.resize(static_cast<size_t>(to - from) * layout.token_bytes());
-      file.tokens(part.group, from, to - from, buffer);
-      layout.import_tokens(row.groups[part.group].pages[static_cast<size_t>(part.index)], from - begin,
-                           to - from, buffer);
-    };
-    const int32_t first = header.groups[part.group].first;
-    const int32_t sink_end = std::clamp(std::min(shape.groups[part.group].geometry.sinks, first), begin, end);
-    copy(begin, sink_end);
-    copy(std::clamp(first, sink_end, end), end);
-  });
-  if (state_bytes > 0) {
-    row.state = cache.states().allocate();
-    std::memcpy(cache.states().slot(row.state), file.state().data(), state_bytes);
-  }
-  row.min_reusable = header.min_reusable;
-  row.offset = header.offset();
-  return sequence;
+  StoredRow stored = {.offset = header.offset(),
+                      .min_reusable = header.min_reusable,
+                      .encoded = encoded,
+                      .first = {},
+                      .state = file.state(),
+                      .origin = header.origin};
+  for (const KvkGroup& group : header.groups) stored.first.push_back(group.first);
+  return fill_sequence(
+      cache, stored,
+      [&](size_t group, int32_t first, int32_t count, std::span<std::byte> out) {
+        file.tokens(group, first, count, out);
+      },
+      team);
 }
 
 }  // namespace kvasir::kv

@@ -38,6 +38,12 @@ struct StoreIdentity {
   std::string fingerprint() const;  // 16 hex: XXH64 of config, weights, numerics and tokenizer
 };
 
+// What such keys and values are stored under: the settings with which they are gone on with, and who computed
+// them beside the numerics id. So no model and no settings of this build have this identity, and nothing that
+// is looked up under theirs can find it.
+StoreIdentity identity_of(StoreIdentity own, const Origin& origin);
+std::vector<Origin> origins();  // this build, and each engine that it knows
+
 struct KvkTensor {
   uint64_t offset = 0;  // from the data start, a multiple of 4096
   uint64_t bytes = 0;
@@ -59,6 +65,7 @@ struct KvkHeader {
   int64_t created_ms = 0;
   std::string name;           // a conversation saved by name; empty: a cached prefix
   std::string numerics = {};  // what numerics_id is the hash of, "name=value" a line; for messages only
+  Origin origin = {};         // who computed it, if somebody else: only of conversations, under identity_of
   std::string metadata;       // the caller's own text (JSON of a conversation, a generation checkpoint)
   std::vector<int32_t> tokens;
   int32_t min_reusable = 0;
@@ -122,11 +129,11 @@ struct WriteWatch {
   uint64_t cap_bytes = UINT64_MAX;
 };
 
-// Writes `sequence` (whose tokens are header.tokens) in layout pages. Fills groups, stage and state of the
-// header; the caller sets identity, tokens, name and metadata. Returns the bytes of the file. On any error
-// nothing is left behind. Throws Error{resource_exhausted} on a full disk, Error{invalid_input} otherwise,
-// and for an empty sequence. Any thread: of the cache and the sequence only what never changes while the
-// sequence is held is read (its page table, the bytes of its pages, shapes and layouts).
+// Writes `sequence` (whose tokens are header.tokens) in layout pages. Fills groups, stage, state and origin
+// of the header; the caller sets identity, tokens, name and metadata. Returns the bytes of the file. On any
+// error nothing is left behind. Throws Error{resource_exhausted} on a full disk, Error{invalid_input}
+// otherwise, and for an empty sequence. Any thread: of the cache and the sequence only what never changes
+// while the sequence is held is read (its page table, the bytes of its pages, shapes and layouts).
 uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence,
                    const WriteWatch& watch = {});
 

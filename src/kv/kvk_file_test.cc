@@ -378,5 +378,43 @@ TEST(KvkHeader, TextAndBack) {
     }
 }
 
+// Who computed a file's keys and values stands in it twice, and with a name: what says one without the other
+// might be taken for a prefix of our own.
+TEST(KvkHeader, AnotherEnginesFilesSaySo) {
+  KvkHeader header;
+  header.identity = identity_of(testing::test_identity(), {.engine = "mlx-lm"});
+  header.origin = {.engine = "mlx-lm", .source = "a.safetensors"};
+  header.tokens = {1, 2, 3};
+  header.name = "x";
+  EXPECT_EQ(parse_header(header_text(header), "x").origin, header.origin);
+  EXPECT_NE(header.identity.fingerprint(), testing::test_identity().fingerprint());
+  const auto refused = [&](ErrorCode code, const auto& change) {
+    KvkHeader other = header;
+    change(other);
+    try {
+      (void)parse_header(header_text(other), "x");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused(ErrorCode::corrupt_file, [](KvkHeader& h) { h.origin = {}; })
+                .find("it was computed by '', and its numerics_id says 'mlx-lm'"),
+            std::string::npos);
+  EXPECT_NE(refused(ErrorCode::corrupt_file, [](KvkHeader& h) { h.identity.numerics_id = "n"; })
+                .find("computed by 'mlx-lm', and its numerics_id says ''"),
+            std::string::npos);
+  EXPECT_NE(refused(ErrorCode::corrupt_file, [](KvkHeader& h) { h.name.clear(); }).find("it has none"),
+            std::string::npos);
+  EXPECT_NE(refused(ErrorCode::unsupported,
+                    [](KvkHeader& h) {
+                      h.origin.engine = "other";
+                      h.identity.numerics_id = "n+other";
+                    })
+                .find("computed by 'other', which this build does not know"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvasir::kv

@@ -282,6 +282,10 @@ std::string header_text(const KvkHeader& header) {
   root["ns"] = header.identity.ns;
   root["name"] = header.name;
   if (!header.numerics.empty()) root["numerics"] = header.numerics;
+  if (header.origin) {
+    root["computed_by"] = header.origin.engine;
+    root["imported_from"] = header.origin.source;
+  }
   root["metadata"] = header.metadata;
   root["tokens"] = header.tokens;
   root["min_reusable"] = header.min_reusable;
@@ -347,6 +351,29 @@ void check_caches(const json& stated, const KvkHeader& header, const std::string
 
 }  // namespace
 
+namespace {
+
+// Whose numerics id does not say who computed it, or who has no name, might be taken for what a look-up
+// finds.
+void parse_origin(const Fields& fields, const std::string& path, KvkHeader& header) {
+  const std::string& id = header.identity.numerics_id;
+  const size_t plus = id.find('+');
+  const std::string computed_by = plus == std::string::npos ? std::string() : id.substr(plus + 1);
+  if (fields.has("computed_by") || fields.has("imported_from"))
+    header.origin = {.engine = fields.text("computed_by"), .source = fields.text("imported_from")};
+  if (header.origin.engine != computed_by)
+    corrupt(path, fmt::format("it was computed by '{}', and its numerics_id says '{}'",
+                              printable(header.origin.engine), printable(computed_by)));
+  if (!header.origin) return;
+  if (header.origin.engine != kMlxLm)
+    throw_error(ErrorCode::unsupported, "{}: it was computed by '{}', which this build does not know", path,
+                printable(header.origin.engine));
+  if (header.name.empty())
+    corrupt(path, "what somebody else has computed is stored by name, and it has none");
+}
+
+}  // namespace
+
 KvkHeader parse_header(std::string_view text, const std::string& path) {
   const json root = formats::parse_json(text, path, 16);
   const Fields fields(root, path, "header");
@@ -362,7 +389,7 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
       {"format",         "layout",      "codec_provider", "created_at",     "model_id", "config_fingerprint",
        "weights_digest", "numerics_id", "scheme_key",     "tokenizer_hash", "ns",       "name",
        "numerics",       "metadata",    "tokens",         "min_reusable",   "stage",    "groups",
-       "caches",         "state"});
+       "caches",         "state",       "computed_by",    "imported_from"});
   const std::string layout = fields.text("layout");
   if (layout != "pages" && layout != "dense")
     throw_error(ErrorCode::unsupported, "{}: unknown layout {}", path, printable(layout));
@@ -376,6 +403,7 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
                      .tokenizer_hash = fields.text("tokenizer_hash"),
                      .ns = fields.text("ns")};
   header.name = fields.text("name");
+  parse_origin(fields, path, header);
   if (fields.has("numerics")) header.numerics = fields.text("numerics", size_t{1} << 20);
   header.metadata = fields.text("metadata", size_t{32} << 20);
   const json& tokens = fields.array("tokens");

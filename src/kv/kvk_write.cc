@@ -216,6 +216,7 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
   KVASIR_CHECK(header.offset() == row.offset);
   header.layout = KvkHeader::Layout::pages;
   header.encoded = row.encoded;
+  header.origin = row.origin;
   header.min_reusable = row.min_reusable;
   header.groups.clear();
   for (size_t g = 0; g < cache.groups(); ++g) {

@@ -336,7 +336,7 @@ PrefixTree::Node* PrefixTree::publish_pages(Root& root, std::span<const int32_t>
 void PrefixTree::publish(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
   KVASIR_CHECK(&sequence.cache() == &cache_ && !sequence.in_step() && !sequence.in_round());
   KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
-  if (cap_ == 0 || tokens.size() < static_cast<size_t>(page_)) return;
+  if (cap_ == 0 || tokens.size() < static_cast<size_t>(page_) || sequence.origin()) return;
   publish_pages(make_root(key, sequence.encoded()), tokens, sequence);
   shrink_to_cap();
 }
@@ -344,7 +344,7 @@ void PrefixTree::publish(std::string_view key, std::span<const int32_t> tokens, 
 bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
   KVASIR_CHECK(&sequence.cache() == &cache_ && !sequence.in_step() && !sequence.in_round());
   KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
-  if (tokens.empty() || cap_ == 0 || sequence.physical_bytes() > cap_) return false;
+  if (tokens.empty() || cap_ == 0 || sequence.origin() || sequence.physical_bytes() > cap_) return false;
   Root& root = make_root(key, sequence.encoded());
   const Row& row = SequenceAccess::row(sequence);
   Node* node = publish_pages(root, tokens, sequence);

@@ -48,7 +48,8 @@ class PrefixTree {
   // prefill, so that others with the same prompt share it at once. No resume point is recorded.
   void publish(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence);
   // Publishes all of it and records a resume point at its end (end of the stable prompt, end of a turn, every
-  // N tokens). Returns false, storing nothing, when it alone is larger than the cap.
+  // N tokens). Returns false, storing nothing, when it alone is larger than the cap. Neither takes anything
+  // of a sequence that somebody else computed (Sequence::origin).
   bool put(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence);
 
   // Called with a resume point that is about to be evicted for space: its key, tokens and a sequence that may

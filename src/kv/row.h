@@ -44,6 +44,7 @@ struct Row {
   int32_t offset = 0;
   int32_t min_reusable = 0;
   bool encoded = false;
+  Origin origin;
   std::vector<RowGroup> groups;
   SlotId state = StateSlotPool::kInitial;
   std::vector<Checkpoint> checkpoints;  // ascending positions

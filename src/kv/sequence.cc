@@ -61,6 +61,9 @@ int32_t Sequence::min_reusable() const {
 bool Sequence::encoded() const {
   return row_->encoded;
 }
+const Origin& Sequence::origin() const {
+  return row_->origin;
+}
 bool Sequence::in_round() const {
   return row_->round.has_value();
 }
@@ -115,6 +118,7 @@ Sequence Sequence::fork(int32_t at) const {
   if (at == 0) return copy;
   Row& other = *copy.row_;
   other.encoded = row.encoded;
+  other.origin = row.origin;
   other.min_reusable = row.min_reusable;
   other.offset = at;
   const auto point = std::find_if(row.checkpoints.begin(), row.checkpoints.end(),

@@ -59,6 +59,12 @@ std::string differing_lines(std::string_view file, std::string_view own) {
   return text;
 }
 
+// `numerics` of what has this origin.
+std::string numerics_of(std::string numerics, const Origin& origin) {
+  if (origin && !numerics.empty()) numerics += fmt::format("computed_by={}\n", origin.engine);
+  return numerics;
+}
+
 }  // namespace
 
 DiskStore::DiskStore(Options options) : options_(std::move(options)) {
@@ -98,9 +104,10 @@ DiskStore::DiskStore(Options options) : options_(std::move(options)) {
 }
 
 // The index against the files of this identity. Headers are read for new files only.
-void DiskStore::index_files() {
+void DiskStore::index_files(const Origin& origin) {
+  const fs::path folder = home(origin).folder;
   std::set<fs::path> known;
-  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_))) {
+  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder))) {
     std::error_code gone;
     const auto size = fs::file_size(entry.path, gone);
     if (gone || size != entry.bytes) {
@@ -120,12 +127,12 @@ void DiskStore::index_files() {
     try {
       KvkHeader header = read_kvk_header(path);
       kept = kept || !header.name.empty();
-      if (const std::string other = mismatch(header.identity); !other.empty())
+      if (const std::string other = mismatch(header.identity, origin); !other.empty())
         reason = fmt::format("{}: {}", path.string(), other);
       else if (const std::string place = misplaced(path, header); !place.empty())
         reason = fmt::format("{}: {}", path.string(), place);
       else
-        index_->insert(folder_, entry_of(path, std::move(header)));
+        index_->insert(folder, entry_of(path, std::move(header)));
     } catch (const Error& unreadable) {
       if (unreadable.code() == ErrorCode::not_found && !is_there(path)) return;  // another process removed it
       kept = kept ||
@@ -137,15 +144,21 @@ void DiskStore::index_files() {
     ++counters_.dropped;
     warn(fmt::format("{} ({})", reason, kept ? "kept" : "removed"));
   };
-  visit_files(folder_, 1, visit, [&](const fs::path& path, const std::error_code& error) {
+  visit_files(folder, 1, visit, [&](const fs::path& path, const std::error_code& error) {
     warn(fmt::format("{}: cannot be read: {}", path.string(), error.message()));
   });
 }
 
 DiskStore::~DiskStore() = default;
 
-std::string DiskStore::mismatch(const StoreIdentity& file) const {
-  return differing_field(file, options_.identity);
+std::string DiskStore::mismatch(const StoreIdentity& file, const Origin& origin) const {
+  return differing_field(file, identity_of(options_.identity, origin));
+}
+
+DiskStore::Home DiskStore::home(const Origin& origin) const {
+  StoreIdentity identity = identity_of(options_.identity, origin);
+  fs::path folder = model_folder(options_.dir, identity);
+  return {std::move(identity), std::move(folder)};
 }
 
 void DiskStore::used(const StoreEntry& entry) {
@@ -246,10 +259,11 @@ std::optional<StoreEntry> DiskStore::write(std::string_view name, std::string_vi
                                            std::string_view metadata, const WriteWatch& watch,
                                            const Replaces& replaces) {
   KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
+  const Home where = home(sequence.origin());
   KvkHeader header;
-  header.identity = options_.identity;
+  header.identity = where.identity;
   header.identity.ns = ns;
-  header.numerics = options_.numerics;
+  header.numerics = numerics_of(options_.numerics, sequence.origin());
   header.created_ms = now_ms();
   header.name = name;
   header.metadata = metadata;
@@ -269,9 +283,15 @@ std::optional<StoreEntry> DiskStore::write(std::string_view name, std::string_vi
     if (error.code() != ErrorCode::not_found || is_there(path)) throw;
     return std::nullopt;
   }
-  index_->insert(folder_, *entry);
-  if (!name.empty()) index_files();  // what was imported since this store was opened may have its name
-  for (const StoreEntry& other : std::vector<StoreEntry>(index_->entries(folder_)))
+  index_->insert(where.folder, *entry);
+  std::vector<StoreEntry> others;
+  if (name.empty()) {
+    others = index_->entries(folder_);
+  } else {  // what was imported since this store was opened may have its name
+    index_files();
+    others = named(name, ns);
+  }
+  for (const StoreEntry& other : others)
     if (other.path != path && replaces(*entry, other)) erase(other);
   return entry;
 }
@@ -299,6 +319,7 @@ void DiskStore::evict_to_cap(const fs::path& keep) {
 
 bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence,
                     const WriteWatch& watch) {
+  KVASIR_CHECK_MSG(!sequence.origin(), "a cached prefix is what this build computed");
   try {
     WriteWatch capped = watch;
     capped.cap_bytes = room();
@@ -349,11 +370,22 @@ void DiskStore::save(std::string_view name, std::string_view ns, std::span<const
   ++counters_.stores;
 }
 
+// With the lock.
+std::vector<StoreEntry> DiskStore::named(std::string_view name, std::string_view ns) {
+  std::vector<StoreEntry> found;
+  for (const Origin& origin : origins()) {
+    if (origin) index_files(origin);  // few look there
+    for (const StoreEntry& entry : index_->entries(home(origin).folder))
+      if (entry.name == name && entry.ns == ns) found.push_back(entry);
+  }
+  return found;
+}
+
 std::optional<StoreEntry> DiskStore::newest_named(std::string_view name, std::string_view ns) {
+  const std::lock_guard lock(mutex_);
   std::optional<StoreEntry> newest;  // should a crash have left two of that name
-  for (const StoreEntry& entry : entries())
-    if (entry.name == name && entry.ns == ns && (!newest || entry.created_ms >= newest->created_ms))
-      newest = entry;
+  for (const StoreEntry& entry : named(name, ns))
+    if (!newest || entry.created_ms >= newest->created_ms) newest = entry;
   return newest;
 }
 
@@ -367,10 +399,11 @@ void DiskStore::refuse_missing(std::string_view name, std::string_view ns) const
         (file.header.name == name || (file.header.name.empty() && !is_prefix_file(file.path))))
       unread.push_back(file.error);
     if (!file.error.empty() || file.header.name != name) continue;
-    std::string reason = file.header.numerics.empty() || options_.numerics.empty()
-                             ? std::string()
-                             : differing_lines(file.header.numerics, options_.numerics);
-    if (reason.empty()) reason = mismatch(file.header.identity);
+    std::string reason =
+        file.header.numerics.empty() || options_.numerics.empty()
+            ? std::string()
+            : differing_lines(file.header.numerics, numerics_of(options_.numerics, file.header.origin));
+    if (reason.empty()) reason = mismatch(file.header.identity, file.header.origin);
     if (reason.empty() && file.header.identity.ns != ns)
       reason = fmt::format("adapters are {} there and {} here",
                            file.header.identity.ns.empty() ? "none" : printable(file.header.identity.ns),
@@ -405,7 +438,7 @@ KvkFile DiskStore::open_named(std::string_view name, std::string_view ns, Thread
     }
     // A newer one has taken its place since, or it was removed.
     const std::lock_guard lock(mutex_);
-    index_files();
+    index_files();  // named() does so of the others
   }
 }
 
@@ -414,7 +447,8 @@ DiskStore::Conversation DiskStore::load(std::string_view name, std::string_view 
                                         const std::function<void(const KvkHeader&)>& accept) {
   StoreEntry entry;
   const KvkFile file = open_named(name, ns, team, entry);
-  if (const std::string reason = mismatch(file.header().identity); !reason.empty())
+  const Origin& origin = file.header().origin;
+  if (const std::string reason = mismatch(file.header().identity, origin); !reason.empty())
     throw_error(ErrorCode::corrupt_file, "{}: {}", entry.path.string(), reason);
   if (file.header().name != name || file.header().identity.ns != ns)
     throw_error(ErrorCode::corrupt_file, "{}: holds '{}', and the index says '{}': remove {}",
@@ -424,21 +458,29 @@ DiskStore::Conversation DiskStore::load(std::string_view name, std::string_view 
   Conversation conversation{.tokens = file.header().tokens,
                             .metadata = file.header().metadata,
                             .sequence = restore_sequence(cache, file, team)};
+  if (origin)
+    warn(fmt::format(
+        "'{}': its keys and values were computed by {} ({}), not by this build: what follows from them "
+        "may differ in its last digits from what kvasir computes of the same text",
+        printable(name), origin.engine, printable(origin.source)));
   used(entry);
   return conversation;
+}
+
+bool DiskStore::holds(std::string_view name, std::string_view ns) {
+  return newest_named(name, ns).has_value();
 }
 
 bool DiskStore::remove_named(std::string_view name, std::string_view ns) {
   bool removed = false;
   const std::lock_guard lock(mutex_);
-  for (const StoreEntry& entry : std::vector<StoreEntry>(index_->entries(folder_)))
-    if (entry.name == name && entry.ns == ns) {
-      if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
-        throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", entry.path.string(),
-                    std::strerror(errno));
-      index_->erase(entry.path);
-      removed = true;
-    }
+  for (const StoreEntry& entry : named(name, ns)) {
+    if (::unlink(entry.path.c_str()) != 0 && errno != ENOENT)
+      throw_error(ErrorCode::invalid_input, "{}: cannot be removed: {}", entry.path.string(),
+                  std::strerror(errno));
+    index_->erase(entry.path);
+    removed = true;
+  }
   return removed;
 }
 

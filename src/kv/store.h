@@ -90,10 +90,12 @@ class DiskStore {
            const WriteWatch& watch = {});
 
   // Conversations by name, in a namespace. save throws on any failure, and then the previous one of that name
-  // is untouched.
-  // load compares every hash: nothing else would notice a damaged byte. `accept` sees the header of a file
-  // that is whole and of this identity before the cache is touched; what it throws is passed on. load throws
-  // Error{not_found} (naming the models that have such a name, if any), Error{corrupt_file}, KvPoolExhausted.
+  // is untouched. What somebody else computed (Sequence::origin) is stored under an identity of its own
+  // (identity_of), and has names only: it shares them with the others', and no look-up of a prefix comes
+  // there. load says so, once, to Options::warn. load compares every hash: nothing else would notice a
+  // damaged byte. `accept` sees the header of a file that is whole and of this identity before the cache is
+  // touched; what it throws is passed on. load throws Error{not_found} (naming the models that have such a
+  // name, if any), Error{corrupt_file}, KvPoolExhausted.
   void save(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
             const Sequence& sequence, std::string_view metadata, const WriteWatch& watch = {});
   struct Conversation {
@@ -103,6 +105,7 @@ class DiskStore {
   };
   Conversation load(std::string_view name, std::string_view ns, KvCache& cache, ThreadTeam* team = nullptr,
                     const std::function<void(const KvkHeader&)>& accept = {});
+  bool holds(std::string_view name, std::string_view ns);  // something is saved under this name
   // False when there is none. Throws Error{invalid_input} when a file cannot be removed.
   bool remove_named(std::string_view name, std::string_view ns);
   uint64_t room();  // what conversations leave of the cap: they count, and are never evicted
@@ -125,15 +128,24 @@ class DiskStore {
   std::optional<StoreEntry> write(std::string_view name, std::string_view ns, std::span<const int32_t> tokens,
                                   const Sequence& sequence, std::string_view metadata,
                                   const WriteWatch& watch, const Replaces& replaces);
+  // Where entries lie: what this build computed, and what each of the engines that it knows did.
+  struct Home {
+    StoreIdentity identity;
+    std::filesystem::path folder;
+  };
+  Home home(const Origin& origin) const;
+  std::vector<StoreEntry> named(std::string_view name, std::string_view ns);  // of all homes; with the lock
   std::optional<StoreEntry> newest_named(std::string_view name, std::string_view ns);
   // The newest of that name, also when another one takes its place meanwhile.
   KvkFile open_named(std::string_view name, std::string_view ns, ThreadTeam* team, StoreEntry& entry);
   [[noreturn]] void refuse_missing(std::string_view name, std::string_view ns) const;
-  std::string mismatch(const StoreIdentity& file) const;  // whatever its ns; empty: ours
+  // Whatever its ns; empty: ours.
+  std::string mismatch(const StoreIdentity& file, const Origin& origin = {}) const;
   void used(const StoreEntry& entry);
   void drop(const StoreEntry& entry, const std::string& reason, bool kept);
   void erase(const StoreEntry& entry);  // with the lock, as the next ones
-  void index_files();
+  void index_files() { index_files({}); }
+  void index_files(const Origin& origin);
   void evict_to_cap(const std::filesystem::path& keep);
   void warn(const std::string& text) const;
 

@@ -89,8 +89,7 @@ fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens
   const KvkFile source = KvkFile::open(file, true);
   const KvkHeader& header = source.header();
   // Those in whose place it comes. Refuses another conversation of its name.
-  const auto duplicates = [&] {
-    std::vector<fs::path> found;
+  const auto duplicates_in = [&](const StoreIdentity& identity, std::vector<fs::path>& found) {
     const auto visit = [&](const fs::path& path) {
       if (path.extension() != ".kvk" || is_saved(path) == header.name.empty()) return;
       KvkHeader there;
@@ -100,19 +99,27 @@ fs::path import_entry(const fs::path& file, const fs::path& dir, int page_tokens
         return;  // `kvasir kv verify` tells of it
       }
       if (there.name != header.name || there.identity.ns != header.identity.ns ||
-          !differing_field(there.identity, header.identity).empty())
+          !differing_field(there.identity, identity).empty())
         return;
-      if (there.tokens == header.tokens)
+      if (there.tokens == header.tokens && there.origin.engine == header.origin.engine)
         found.push_back(path);
       else if (!header.name.empty())
         throw_error(ErrorCode::invalid_input,
                     "{}: another conversation '{}' is in {} already: remove it first, with `kvasir kv rm`",
                     file.string(), printable(header.name), dir.string());
     };
-    const fs::path folder = entry_folder(dir, header.identity);
+    const fs::path folder = entry_folder(dir, identity);
     visit_files(folder, 0, visit, [&](const fs::path&, const std::error_code& error) {
       throw_error(file_error(error.value()), "{}: cannot be read: {}", folder.string(), error.message());
     });
+  };
+  const auto duplicates = [&] {
+    std::vector<fs::path> found;
+    // A name is one of all that a model and its settings have, whoever computed it.
+    StoreIdentity own = header.identity;
+    own.numerics_id = own.numerics_id.substr(0, own.numerics_id.find('+'));
+    for (const Origin& origin : origins())
+      if (!origin || !header.name.empty()) duplicates_in(identity_of(own, origin), found);
     return found;
   };
   duplicates();  // nothing is written for one that is refused
