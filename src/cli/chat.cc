@@ -105,14 +105,6 @@ std::string without_blanks(const std::string& text) {
   return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
 }
 
-// As save() writes them: anything else would be refused by the template, one message after another.
-bool are_messages(const Json& messages) {
-  return messages.is_array() && std::all_of(messages.begin(), messages.end(), [](const Json& message) {
-           return message.is_object() && message.contains("role") && message["role"].is_string() &&
-                  message.contains("content") && message["content"].is_string();
-         });
-}
-
 constexpr char kHelp[] =
     "/help            this list\n"
     "/reset           forget the conversation (the system message stays)\n"
@@ -203,7 +195,7 @@ class Conversation {
       return;
     }
     store(true)->save(name, "", context_.tokens, context_.sequence,
-                      json_text({{"messages", messages_}, {"system", system_}}));
+                      conversation_metadata(messages_, system_));
     note(flags_, "(saved as {}, {} tokens)", printable(name), context_.tokens.size());
   }
 
@@ -214,6 +206,12 @@ class Conversation {
       if (!metadata.is_object() || !metadata.contains("messages") || !are_messages(metadata["messages"]) ||
           !metadata.value("system", Json("")).is_string())
         throw_error(ErrorCode::corrupt_file, "conversation {}: its messages cannot be read", printable(name));
+      if (header.origin && metadata["messages"].empty())
+        throw_error(
+            ErrorCode::invalid_input,
+            "conversation {} was imported without messages, so there is nothing that a template could go on "
+            "with: import it with --messages, or use `kvasir generate --raw --continue`",
+            printable(name));
       if (const int64_t limit = model_.engine().context_limit(); header.offset() > limit)
         throw_error(ErrorCode::invalid_input,
                     "conversation {} has {} tokens and the context holds {}: start with a larger --context",
@@ -639,7 +637,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   flags->load.add_to(*command, false);
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
-  flags->prefixes.add_disk_to(*command, "conversations and prompts are", true);
+  flags->prefixes.add_disk_to(*command);
   command->footer(
       "Examples:\n"
       "  kvasir chat smollm2 --system 'You are a pirate.'\n"

@@ -1,9 +1,11 @@
 #include "cli/conversation_store.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/environment.h"
 #include "base/printable.h"
+#include "cli/output.h"
 #include "engine/store_options.h"
 
 namespace kvasir::cli {
@@ -26,6 +28,17 @@ std::unique_ptr<kv::DiskStore> open_store(const std::filesystem::path& folder, e
     std::fprintf(stderr, "kvasir: %s\n", printable_lines(text).c_str());
   };
   return std::make_unique<kv::DiskStore>(std::move(options));
+}
+
+bool are_messages(const nlohmann::ordered_json& messages) {
+  return messages.is_array() && std::all_of(messages.begin(), messages.end(), [](const auto& message) {
+           return message.is_object() && message.contains("role") && message["role"].is_string() &&
+                  message.contains("content") && message["content"].is_string();
+         });
+}
+
+std::string conversation_metadata(const nlohmann::ordered_json& messages, const std::string& system) {
+  return json_text({{"messages", messages}, {"system", system}});
 }
 
 }  // namespace kvasir::cli

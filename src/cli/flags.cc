@@ -104,9 +104,9 @@ void PrefixFlags::add_to(CLI::App& command) {
       "Models with windows: tokens between points of a prompt that can be resumed (0: its end only)", 0);
 }
 
-void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also, bool folder_alone) {
+void PrefixFlags::add_disk_to(CLI::App& command) {
   CLI::Option* dir = add_text(command, "--prompt-cache-dir", folder, kFolderValue,
-                              fmt::format("Where {} kept (default: ~/.local/state/kvasir/kv)", also))
+                              "Where conversations and prompts are kept (default: ~/.local/state/kvasir/kv)")
                          ->each(refuse_no_folder);
   minor({dir});
   CLI::App& group = *command.get_option_group("Prefixes");
@@ -117,7 +117,6 @@ void PrefixFlags::add_disk_to(CLI::App& command, std::string_view also, bool fol
       .add_flag("--kv-verify", verify,
                 "Compare the hashes of prompts that come from disk (conversations' always are)")
       ->needs(bytes);
-  if (!folder_alone) dir->needs(bytes);
 }
 
 void PrefixFlags::note_unused(engine::Engine& engine) const {

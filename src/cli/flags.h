@@ -45,9 +45,8 @@ struct PrefixFlags {
   bool verify = false;
 
   void add_to(CLI::App& command);
-  // Of verbs that compute, after add_to: where prompts are kept on disk. `also`: what else the folder holds;
-  // `folder_alone`: the verb uses it without --prompt-cache-disk, too.
-  void add_disk_to(CLI::App& command, std::string_view also, bool folder_alone);
+  // Of verbs that compute, after add_to: where prompts are kept on disk, beside conversations.
+  void add_disk_to(CLI::App& command);
   // What was asked for and does nothing with this model and these flags; on standard error.
   void note_unused(engine::Engine& engine) const;
   std::filesystem::path store_folder() const;                         // --prompt-cache-dir or its default

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/batch.h"
 #include "cli/command.h"
+#include "cli/conversation_store.h"
 #include "cli/flags.h"
 #include "cli/input.h"
 #include "cli/kv_report.h"
@@ -29,6 +30,7 @@ struct GenerateFlags {
   bool has_prompt = false;
   std::string file;
   std::string system;
+  std::string resume;  // --continue
   bool raw = false;
   std::vector<std::string> set;
   int64_t max_tokens = 256;
@@ -91,6 +93,21 @@ int generate_lines(const GenerateFlags& flags) {
   return run_batch(run, flags.load, defaults);
 }
 
+// The row that is stored under a name, with room for something after it.
+engine::Context stored_row(const GenerateFlags& flags, engine::Engine& engine,
+                           const std::filesystem::path& path) {
+  const auto accept = [&](const kv::KvkHeader& header) {
+    if (const int64_t limit = engine.context_limit(); header.offset() >= limit)
+      throw_error(ErrorCode::invalid_input,
+                  "--continue {}: it has {} tokens and the context holds {}: use a larger --context",
+                  printable(flags.resume), header.offset(), limit);
+  };
+  kv::DiskStore::Conversation stored =
+      open_store(flags.prefixes.store_folder(), engine, path, false)
+          ->load(flags.resume, "", engine.cache(), &engine.executor().team(), accept);
+  return {std::move(stored.sequence), std::move(stored.tokens)};
+}
+
 int generate(const GenerateFlags& flags) {
   engine::EngineOptions options = flags.load.options();
   BatchLine line;
@@ -115,15 +132,26 @@ int generate(const GenerateFlags& flags) {
     check_utf8(line.prompt, "the prompt");
     check_utf8(flags.system, "the system message");
   }
-  const std::vector<int32_t> ids = encode_batch_line(line, text);
+  if (!flags.resume.empty() && !raw)
+    throw_error(ErrorCode::invalid_input,
+                "--continue goes on with a text as it is: give --raw, or use `kvasir chat --continue {}`",
+                printable(flags.resume));
+  std::vector<int32_t> ids = encode_batch_line(line, text);
   if (!raw) note_unread_variables(text, line.options.variables, false);
   // A short answer does not need the model's whole context: when none is asked for, hold what this run can
   // use.
-  if (options.load.context == 0)
+  if (options.load.context == 0 && flags.resume.empty())
     options.context_hint = tokens_needed(static_cast<int64_t>(ids.size()), flags.max_tokens);
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();
   flags.prefixes.note_unused(model->engine());
+  engine::Context stored;
+  if (!flags.resume.empty()) {
+    stored = stored_row(flags, model->engine(), path);
+    // What follows begins with a token of its own, and has no beginning of text before it.
+    ids = engine::encode_prompt(text, line.prompt, true);
+    ids.insert(ids.begin(), stored.tokens.begin(), stored.tokens.end());
+  }
 
   // One answer streams as it comes; several, or JSON, are printed whole.
   const bool stream = flags.samples == 1 && !flags.json;
@@ -139,6 +167,7 @@ int generate(const GenerateFlags& flags) {
     request.stop = flags.stop;
     request.ignore_eos = flags.ignore_eos;
     request.top_logprobs = flags.logprobs;
+    if (!flags.resume.empty()) request.context = &stored;
     if (i == 0)
       request.on_progress = [&](int64_t done, int64_t total) {
         reading.update(static_cast<double>(done), static_cast<double>(total));
@@ -225,6 +254,10 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")->excludes(system);
   command->add_flag("--raw", flags->raw, "No chat template: complete the text as it is");
   CLI::Option* set = add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
+  CLI::Option* named = add_text(*command, "--continue", flags->resume, "NAME",
+                                "With --raw: the prompt follows the text of a stored conversation")
+                           ->excludes(system)
+                           ->excludes(system_file);
   add_whole(*command, "--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)", 0);
   CLI::Option* stop = add_stop(*command, flags->stop, "Text that ends the answer");
   CLI::Option* min_tokens =
@@ -241,6 +274,7 @@ void add_generate(CLI::App& app, Invocation& invocation) {
                            ->excludes(prompt)
                            ->excludes(file)
                            ->excludes(samples)
+                           ->excludes(named)
                            ->excludes(json);
   CLI::Option* output = add_text(*command, "--output,-o", flags->batch.output, kFileValue,
                                  "Where their answers go, in order (default: stdout)")
@@ -251,11 +285,14 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       command->add_flag("--resume", flags->batch.resume, "Keep the lines that --output holds, and go on")
           ->needs(output)
           ->excludes(overwrite);
-  minor({stop, samples, logprobs, set, system_file, min_tokens, ignore_eos, quiet, jsonl, output, overwrite,
-         resume});
+  named->excludes(samples);
+  minor({stop, samples, logprobs, set, named, system_file, min_tokens, ignore_eos, quiet, jsonl, output,
+         overwrite, resume});
   flags->sampling.add_to(*command);
   flags->prefixes.add_to(*command);
-  flags->prefixes.add_disk_to(*command, "prompts are", false);
+  flags->prefixes.add_disk_to(*command);
+  CLI::Option* folder = command->get_option("--prompt-cache-dir");
+  CLI::Option* disk = command->get_option("--prompt-cache-disk");
   // The prompts of a file are computed each from its beginning.
   for (const char* flag : {"--prompt-cache", "--prompt-cache-disk", "--state-snapshot-interval"})
     jsonl->excludes(command->get_option(flag));
@@ -264,7 +301,9 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       "  kvasir generate smollm2 --prompt 'Why is the sky blue?' --temperature 0\n"
       "  cat notes.txt | kvasir generate smollm2 --system 'Summarize.' -n 100\n"
       "  kvasir generate smollm2 --jsonl in.jsonl --output out.jsonl --batch 16");
-  command->callback([flags, prompt, jsonl, system_file, system_path, &invocation] {
+  command->callback([flags, prompt, jsonl, folder, disk, named, system_file, system_path, &invocation] {
+    if (folder->count() > 0 && disk->count() == 0 && named->count() == 0)
+      throw CLI::RequiresError("--prompt-cache-dir", "--prompt-cache-disk or --continue");
     flags->has_prompt = prompt->count() > 0;
     const bool lines = jsonl->count() > 0;
     const bool from_file = system_file->count() > 0;

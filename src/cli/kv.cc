@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "cli/command.h"
 #include "cli/conversation_store.h"
+#include "cli/kv_mlx.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "kv/cache_shape.h"
@@ -22,6 +23,8 @@ struct KvFlags {
   std::string dir;
   std::string which;
   std::string file;
+  std::string format = "kvk";
+  MlxImportFlags mlx;
   bool json = false;
 };
 
@@ -34,6 +37,7 @@ Json entry_json(const kv::StoredFile& file, bool verified) {
   json["tokens"] = file.header.tokens.size();
   json["model"] = file.header.identity.model_id;
   json["scheme"] = file.header.identity.scheme_key;
+  json["computed_by"] = file.header.origin ? Json(file.header.origin.engine) : Json();  // null: kvasir
   return json;
 }
 
@@ -54,10 +58,11 @@ int list(const KvFlags& flags, bool verify) {
       continue;
     }
     if (file.error.empty())
-      std::printf("%-24s %7zu tokens %8.1f MB  %s  %s\n",
+      std::printf("%-24s %7zu tokens %8.1f MB  %s  %s%s\n",
                   file.header.name.empty() ? "(prefix)" : printable(file.header.name).c_str(),
                   file.header.tokens.size(), static_cast<double>(file.bytes) / 1e6,
-                  file.header.identity.scheme_key.c_str(), file.path.filename().c_str());
+                  file.header.identity.scheme_key.c_str(), file.path.filename().c_str(),
+                  file.header.origin ? fmt::format("  by {}", file.header.origin.engine).c_str() : "");
     else
       std::printf("DAMAGED  %s\n", printable_lines(file.error).c_str());
   }
@@ -86,6 +91,7 @@ Json header_json(const kv::KvkHeader& header) {
           {"numerics_id", identity.numerics_id},
           {"tokenizer_hash", identity.tokenizer_hash},
           {"ns", identity.ns},
+          {"imported_from", header.origin ? Json(header.origin.source) : Json()},
           {"min_reusable", header.min_reusable},
           {"encoded", header.encoded && std::any_of(header.groups.begin(), header.groups.end(),
                                                     [](const kv::KvkGroup& group) {
@@ -134,7 +140,8 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   kv_command->footer(
       "Examples:\n"
       "  kvasir kv ls\n"
-      "  kvasir kv export holiday holiday.kvk");
+      "  kvasir kv export holiday holiday.kvk\n"
+      "  kvasir kv import cache.safetensors smollm2 --name holiday --messages chat.json");
   auto flags = std::make_shared<KvFlags>();
   auto sub = [&](const char* name, const char* help, std::function<int()> work) {
     CLI::App* command = kv_command->add_subcommand(name, help);
@@ -174,18 +181,36 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   }));
   CLI::App* export_command =
       sub("export", "Write one entry to a file that is independent of page sizes", [flags, folder] {
-        kv::export_entry(kv::find_entry(folder(), flags->which), flags->file);
+        const std::filesystem::path entry = kv::find_entry(folder(), flags->which);
+        if (flags->format == "kvk")
+          kv::export_entry(entry, flags->file);
+        else
+          export_mlx(entry, flags->file,
+                     flags->format == "mlx-lm" ? kv::MlxForm::from_0_32 : kv::MlxForm::before_0_32);
         say(*flags, "exported", flags->file);
         return kExitDone;
       });
   add_entry(export_command);
   add_file(export_command, "The file to write");
-  add_file(sub("import", "Add a file to the store",
-               [flags, folder] {
-                 say(*flags, "imported", kv::import_entry(flags->file, folder()));
-                 return kExitDone;
-               }),
-           "A .kvk file");
+  add_choice(*export_command, "--format", flags->format, {"kvk", "mlx-lm", "mlx-lm-0.31"},
+             "kvk (default), a prompt cache of mlx-lm 0.32 or later, or of mlx-lm before that");
+  CLI::App* import_command = sub("import", "Add a file to the store", [flags, folder] {
+    if (is_kvk(flags->file)) {
+      if (flags->mlx.any() || !flags->mlx.load.model.empty())
+        throw_error(
+            ErrorCode::invalid_input,
+            "{}: a .kvk file says itself of which model and tokens it is: MODEL and its flags are for the "
+            "caches of mlx-lm",
+            printable(flags->file));
+      say(*flags, "imported", kv::import_entry(flags->file, folder()));
+    } else {
+      import_mlx(flags->file, folder(), flags->mlx);
+      say(*flags, "imported", flags->mlx.name);
+    }
+    return kExitDone;
+  });
+  add_file(import_command, "A .kvk file, or a prompt cache of mlx-lm (.safetensors)");
+  flags->mlx.add_to(*import_command);
 }
 
 }  // namespace kvasir::cli

@@ -794,7 +794,117 @@ def benchmark(at):
     check(read and all(f"%{number}:" in text for number in read), "inspect --program says what every value is that an op reads")
 
 
-sections = {"bench": benchmark, "pack": packed, "checkpoints": checkpoints, "batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "input": bad_input}
+def mlx_caches(at):
+    """Prompt cache files of mlx-lm. Those that it wrote itself are those of engine/mlx_prompt_cache_test.cc."""
+    goldens = os.path.join(SOURCE, "tests", "data", "kv", "mlx")
+    cases = json.loads(read(os.path.join(goldens, "cases.json")))
+    model, settings = at("llama"), cases["models"]["llama"]
+    run("synth", model, "--family", "llama", "--size", "tiny", "--format", "f32", "--seed", settings["seed"], *[word for key, value in settings["settings"].items() for word in ("--set", f"{key}={value}")])
+    cache, store = os.path.join(goldens, "llama-f32.safetensors"), at("store")
+    ids, ten, nine = (at(name, json.dumps(cases["tokens"][:count])) for name, count in (("all.json", 16), ("ten.json", 10), ("nine.json", 9)))
+    base = ["kv", "import", cache, model, "--activations", "f32", "--prompt-cache-dir", store]
+
+    # What does not fit is refused, and nothing is written.
+    expect_exit(2, "kv", "import", cache, "--prompt-cache-dir", store, contains="give MODEL, --name NAME, and --tokens")
+    expect_exit(2, *base, "--tokens", ten, contains="give MODEL, --name NAME, and --tokens")
+    expect_exit(2, *base, "--name", "x", contains="--prompt-file or --messages")
+    expect_exit(2, *base, "--name", " x", "--tokens", ten, contains="no blanks around them")
+    expect_exit(2, *base, "--name", "x", "--tokens", nine, contains="has 9 tokens, and the cache holds 10")
+    expect_exit(2, *base, "--name", "x", "--tokens", at("far.json", json.dumps([99999] * 10)), contains="99999")
+    expect_exit(2, *base, "--name", "x", "--tokens", ten, "--kv", "bf16", contains="layer 0 is f32, which a cache of bf16 cannot hold as it is: use --kv f32")
+    expect_exit(2, *base, "--name", "x", "--tokens", ten, "--context", 8, contains="holds 10 tokens, and the context 8")
+    expect_exit(2, "kv", "import", os.path.join(goldens, "gemma-turned.safetensors"), *base[3:], "--name", "x", "--tokens", ten, contains="3 cached layers but model has 2")
+    expect_exit(1, "kv", "import", os.path.join(model, "model.safetensors"), *base[3:], "--name", "x", "--tokens", ten, contains="is none of an mlx-lm prompt cache's")
+    expect_exit(1, "kv", "import", at("cut.safetensors", read(cache)[:3000]), *base[3:], "--name", "x", "--tokens", ten, contains="cut.safetensors")
+    expect_exit(2, "kv", "import", goldens, *base[3:], "--name", "x", "--tokens", ten, contains="is a folder")
+    expect_exit(1, "kv", "import", at("nothing.safetensors"), *base[3:], "--name", "x", "--tokens", ten, contains="cannot be opened")
+    check(not entries_in(store), "a cache that is refused leaves nothing")
+
+    # Gone on with, it gives mlx-lm's logits; it is a conversation, found by name, and whose it is is said.
+    expect_exit(0, *base, "--name", "eval-logits", "--tokens", ten)
+    (listed,) = json.loads(run("kv", "ls", "--json", store).stdout)
+    shown = json.loads(run("kv", "show", "eval-logits", "--json", "--prompt-cache-dir", store).stdout)
+    check(listed["computed_by"] == "mlx-lm" and shown["imported_from"] == "llama-f32.safetensors, mlx-lm from 0.32 on, model mlx-community/tiny", f"whose it is: {listed} {shown}")
+    check(b"by mlx-lm" in run("kv", "ls", store).stdout and run("kv", "verify", store).returncode == 0, "kv ls says so, kv verify reads it")
+    logits = ["eval", "logits", model, "--tokens", ids, "--activations", "f32"]
+    resumed = run(*logits, "--out", at("x.npy"), "--resume", store)
+    data = read(at("x.npy"))
+    begin = 10 + struct.unpack("<H", data[8:10])[0]
+    shape, got = tuple(map(int, re.search(r"'shape': \((\d+), (\d+)\)", data[10:begin].decode()).groups())), struct.unpack(f"<{(len(data) - begin) // 4}f", data[begin:])
+    (case,) = [c for c in cases["cases"] if c["name"] == "llama-f32"]
+    want = [value for row in case["logits"] for value in row]
+    worst = max(abs(a - b) for a, b in zip(got, want))
+    check(shape == (6, 48) and worst < 2e-5, f"kvasir goes on as mlx-lm does, within {worst}")
+    said = resumed.stderr.decode()
+    check(said.count("computed by mlx-lm") == 1 and "llama-f32.safetensors" in said, f"said once: {said}")
+    expect_exit(2, *base, "--name", "eval-logits", "--tokens", ten, contains="another conversation 'eval-logits' is in")
+    run(*logits, "--out", at("y.npy"), "--resume", store, "--save-at", 12, at("further"))
+    (further,) = json.loads(run("kv", "ls", "--json", at("further")).stdout)
+    check(further["computed_by"] == "mlx-lm" and further["tokens"] == 12, f"what is computed from it is not called kvasir's: {further}")
+    expect_exit(1, *logits[:-1], "bf16", "--out", at("x.npy"), "--resume", store, contains="activations is f32 there and bf16 here")
+
+    # Out again: .kvk files keep whose it is; both forms of mlx-lm's files are read back.
+    export = ["kv", "export", "eval-logits"]
+    for flag in ("mlx-lm", "mlx-lm-0.31"):
+        file = at(flag + ".safetensors")
+        expect_exit(0, *export, file, "--format", flag, "--prompt-cache-dir", store)
+        expect_exit(0, "kv", "import", file, *base[3:], "--name", flag, "--tokens", ten)
+        expect_exit(0, "kv", "export", flag, at("again.safetensors"), "--format", flag, "--prompt-cache-dir", store)
+        check(read(file) == read(at("again.safetensors")), f"{flag}: there and back gives the same file")
+    run(*export, at("x.kvk"), "--prompt-cache-dir", store)
+    expect_exit(2, "kv", "import", at("x.kvk"), model, "--prompt-cache-dir", at("other"), contains="a .kvk file says itself of which model")
+    expect_exit(0, "kv", "import", at("x.kvk"), "--prompt-cache-dir", at("other"))
+    check(b"computed by mlx-lm" in run(*logits, "--out", at("y.npy"), "--resume", at("other")).stderr and read(at("x.npy")) == read(at("y.npy")), "a .kvk file of it is the same")
+    expect_exit(1, *export, os.path.join(at("nowhere"), "x"), "--format", "mlx-lm", "--prompt-cache-dir", store)
+    run("eval", "logits", model, "--tokens", ids, "--out", at("y.npy"), "--kv", "rot:4", "--save-at", 10, at("rotated"))
+    expect_exit(3, *export, at("r.safetensors"), "--format", "mlx-lm", "--prompt-cache-dir", at("rotated"), contains="mlx-lm has no cache of rot:4")
+    check(not os.path.exists(at("r.safetensors")), "and nothing is written")
+    run("synth", at("glm"), "--family", "glm", "--size", "tiny", "--format", "f32")
+    run("eval", "logits", at("glm"), "--tokens", at("few.json", "[1, 2, 3]"), "--out", at("y.npy"), "--save-at", 2, at("glms"))
+    expect_exit(3, *export, at("g.safetensors"), "--format", "mlx-lm", "--prompt-cache-dir", at("glms"), contains="caches of the family 'glm'")
+    expect_exit(3, "kv", "import", cache, at("glm"), *base[4:], "--name", "g", "--tokens", ten, contains="caches of the family 'glm'")
+
+    # A conversation: its messages are what chat goes on with.
+    chat = ["chat", "smollm2", "--json", "--temperature", 0, "--context", 512, "--max-tokens", 8, "--prompt-cache-dir", store]
+    run(*chat, stdin=b"Name a fruit.\n/save fruit\n")
+    path = at("fruit.safetensors")
+    expect_exit(0, "kv", "export", "fruit", path, "--format", "mlx-lm", "--prompt-cache-dir", store)
+    (header,) = [json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]]) for data in [read(path)]]
+    tokens = json.loads(header["__metadata__"]["0.tokens"])
+    fruit = at("fruit.json", json.dumps(tokens))
+    held = json.loads(run("kv", "show", "fruit", "--json", "--prompt-cache-dir", store).stdout)["tokens"]
+    check(len(tokens) == held and header["__metadata__"]["1.29"] == "KVCache", "the export holds the tokens and a cache a layer")
+    (answer,) = lines_of(run(*chat, stdin=b"Name a fruit.\n").stdout)
+    messages = [{"role": "user", "content": "Name a fruit."}, {"role": "assistant", "content": answer["text"]}]
+    told = run(*chat, "--continue", "fruit", stdin=b"And another.\n")
+    smol = ["kv", "import", path, "smollm2", "--context", 512, "--prompt-cache-dir", store]
+    wrong = at("wrong.json", json.dumps([{"role": "user", "content": "Name a colour."}]))
+    expect_exit(2, *smol, "--name", "back", "--tokens", fruit, "--messages", wrong, contains="these messages are not what the cache holds")
+    expect_exit(2, *smol, "--name", "back", "--messages", wrong, contains="give the exact ones with --tokens")
+    expect_exit(2, *smol, "--name", "back", "--messages", fruit, contains="expected a JSON list of messages")
+    expect_exit(0, *smol, "--name", "raw", "--tokens", fruit)
+    expect_exit(2, *chat, "--continue", "raw", stdin=b"And another.\n", contains="was imported without messages")
+    expect_exit(0, *smol, "--name", "back", "--tokens", fruit, "--messages", at("messages.json", json.dumps(messages)))
+    back = run(*chat, "--continue", "back", stdin=b"And another.\n/save back\n")
+    check(back.stderr.count(b"computed by mlx-lm") == 1, f"chat says whose it is {back.stderr[:300]}")
+    (a,), (b,) = lines_of(told.stdout), lines_of(back.stdout)
+    check(a["text"] == b["text"] and b["reused_tokens"] == a["reused_tokens"] >= len(tokens) - 1, f"and goes on from it {a} {b}")
+    listed = {entry["name"]: entry["computed_by"] for entry in json.loads(run("kv", "ls", "--json", store).stdout)}
+    check(listed["back"] == "mlx-lm" and listed["fruit"] is None, f"saved again it is still not kvasir's {listed}")
+
+    # Text: what follows is computed, and nothing before it.
+    raw = ["generate", "smollm2", "--context", 512, "--temperature", 0, "-n", 4, "--json", "--prompt-cache-dir", store]
+    on = json.loads(run(*raw, "--raw", "--continue", "raw", "--prompt", " More:").stdout)
+    check(on["cached_tokens"] == len(tokens) and on["prompt_tokens"] > len(tokens), f"generate --raw --continue begins behind it {on}")
+    own = json.loads(run(*raw, "--raw", "--continue", "fruit", "--prompt", " More:").stdout)
+    check(own["token_ids"] == on["token_ids"], "with the same keys and values come the same tokens")
+    expect_exit(2, *raw, "--continue", "raw", "--prompt", "x", contains="give --raw")
+    expect_exit(1, *raw, "--raw", "--continue", "none", "--prompt", "x", contains="nothing is saved as 'none'")
+    expect_exit(2, *raw, "--prompt", "x", contains="--prompt-cache-disk or --continue")
+    expect_exit(2, *raw, "--raw", "--continue", "raw", "--prompt", "x", "--system", "y", contains="--system")
+
+
+sections = {"bench": benchmark, "pack": packed, "checkpoints": checkpoints, "batch": batched_runs, "kl": kl, "descriptions": descriptions, "chat": conversations, "kv": kv_store, "mlx": mlx_caches, "input": bad_input}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))
