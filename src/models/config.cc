@@ -22,14 +22,12 @@ void complete_fields(std::string_view model_type, nlohmann::json& t) {
   };
   if (model_type == "exaone") {
     move("num_layers", "num_hidden_layers");
-    move("layer_norm_epsilon", "rms_norm_eps");
     move("activation_function", "hidden_act");
   } else if (model_type == "lille-130m") {
     move("n_embd", "hidden_size");
     move("n_head", "num_attention_heads");
     move("n_kv_heads", "num_key_value_heads");
     move("n_layer", "num_hidden_layers");
-    move("layer_norm_eps", "rms_norm_eps");
     if (t.contains("hidden_size") && t["hidden_size"].is_number_integer() &&
         !t.contains("intermediate_size")) {
       // 256 round(floor(8 H / 3) / 256), halves to even as Python rounds.
@@ -58,8 +56,7 @@ void complete_fields(std::string_view model_type, nlohmann::json& t) {
         {"vocab_size", 262208},      {"hidden_size", 2304},
         {"intermediate_size", 9216}, {"num_hidden_layers", 26},
         {"num_attention_heads", 8},  {"num_key_value_heads", 4},
-        {"head_dim", 256},           {"max_position_embeddings", 131072},
-        {"rms_norm_eps", 1e-6}};
+        {"head_dim", 256},           {"max_position_embeddings", 131072}};
     for (const auto& [key, value] : defaults)
       if (t.value(key, nlohmann::json()).is_null()) t[key] = value;
   }
@@ -232,8 +229,8 @@ ModelConfig parse_config(const nlohmann::json& raw, const nlohmann::json& genera
   FamilyTraits traits;
   row->read(f, m, traits);
 
-  // No default: the publishers' classes have one each, from 1e-8 to 1e-5.
-  if (m.epsilon == 0) m.epsilon = static_cast<float>(f.positive("rms_norm_eps"));
+  const std::optional<double> epsilon = norm_epsilon(row->epsilon, f);
+  m.epsilon = static_cast<float>(epsilon ? *epsilon : f.positive(row->epsilon.keys.front()));
   if (!(m.epsilon > 0))
     throw_error(ErrorCode::corrupt_file, "{}: the epsilon of its norms is too small for a 32-bit number",
                 f.where());

@@ -64,16 +64,14 @@ void cohere_common(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.block = Block::parallel;
   m.norm = NormKind::layer_norm;
   m.norm_bias = f.flag("layer_norm_bias", false);
-  m.epsilon = static_cast<float>(f.positive("layer_norm_eps", 1e-5));
   m.rope_layout = RopeLayout::interleaved;
   m.tie = TieRule::always;
   m.logits_multiplier = f.real("logit_scale", 0.0625);
 }
 
-void layer_norm_with_bias(const ConfigFields& f, ModelConfig& m, std::string_view epsilon_key) {
+void layer_norm_with_bias(ModelConfig& m) {
   m.norm = NormKind::layer_norm;
   m.norm_bias = true;
-  m.epsilon = static_cast<float>(f.positive(epsilon_key, 1e-5));
 }
 
 void require_whole_heads(const ConfigFields& f, const ModelConfig& m) {
@@ -205,7 +203,7 @@ void granite(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 
 void starcoder2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   all_bias(m, f.flag("use_bias", true));
-  layer_norm_with_bias(f, m, "norm_epsilon");
+  layer_norm_with_bias(m);
   m.gated = false;
   m.names.up = "mlp.c_fc";
   m.names.down = "mlp.c_proj";
@@ -260,7 +258,7 @@ void cohere2(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 
 void stablelm(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   no_bias(m);
-  layer_norm_with_bias(f, m, "layer_norm_eps");
+  layer_norm_with_bias(m);
   require_whole_heads(f, m);
   m.qkv_bias = f.flag("use_qkv_bias", false);
   if (f.flag("use_parallel_residual", false)) m.block = Block::parallel;
@@ -276,7 +274,7 @@ void phi(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   all_bias(m, true);
   m.head_bias = true;
   m.block = Block::parallel;
-  layer_norm_with_bias(f, m, "layer_norm_eps");
+  layer_norm_with_bias(m);
   m.activation = ActivationFunction::gelu_tanh;
   m.gated = false;
   m.names.o = "self_attn.dense";
@@ -362,7 +360,6 @@ void nemotron(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   llama(f, m, t);
   m.norm = NormKind::layer_norm_plus_one;
   m.norm_bias = true;
-  m.epsilon = static_cast<float>(f.positive("norm_eps"));
   m.activation = ActivationFunction::relu2;
   m.gated = false;
   t.rope.takes_partial = true;
@@ -427,7 +424,6 @@ void apertus(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 void nanochat(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   llama(f, m, t);
   m.norm = NormKind::rms_no_weight;
-  m.epsilon = static_cast<float>(f.positive("rms_norm_eps", 1e-5));
   m.embed_norm = true;
   m.qk_norm = QkNorm::head_after_rope;
   m.activation = ActivationFunction::relu2;
@@ -457,7 +453,6 @@ void helium(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
 
 void olmo(const ConfigFields& f, ModelConfig& m, FamilyTraits& t) {
   m.norm = NormKind::layer_norm_no_affine;
-  m.epsilon = 1e-5f;
   if (f.has("clip_qkv")) m.clip_qkv = f.positive("clip_qkv");
   if (!f.has("d_model")) {
     llama(f, m, t);
@@ -525,16 +520,20 @@ void lille(const ConfigFields&, ModelConfig& m, FamilyTraits&) {
   m.names.down = "feed_forward.down_proj";
 }
 
+// layer_norm_eps and its like where a class has a default; OLMo's class has no field.
+constexpr EpsilonRule kLayerNormEps{{"layer_norm_eps", ""}, 1e-5};
+constexpr EpsilonRule kFixedEpsilon{{"", ""}, 1e-5};
+
 constexpr auto kDescriptors = std::to_array<Descriptor>({
     {"apertus", apertus},
-    {"cohere", cohere},
-    {"cohere2", cohere2},
+    {"cohere", cohere, kLayerNormEps},
+    {"cohere2", cohere2, kLayerNormEps},
     {"ernie4_5", ernie45},
-    {"exaone", exaone},
+    {"exaone", exaone, {{"rms_norm_eps", "layer_norm_epsilon"}, 0}},
     {"exaone4", exaone4},
     {"gemma", gemma},
     {"gemma2", gemma2},
-    {"gemma3_text", gemma3},
+    {"gemma3_text", gemma3, {{"rms_norm_eps", ""}, 1e-6}},
     {"glm", glm},
     {"glm4", glm4},
     {"granite", granite},
@@ -542,18 +541,18 @@ constexpr auto kDescriptors = std::to_array<Descriptor>({
     {"hunyuan_v1_dense", hunyuan},
     {"internlm2", internlm2},
     {"internlm3", internlm3},
-    {"lille-130m", lille},
+    {"lille-130m", lille, {{"rms_norm_eps", "layer_norm_eps"}, 0}},
     {"llama", llama},
     {"mimo", mimo},
     {"minicpm", minicpm},
     {"ministral3", ministral3},
     {"mistral", mistral},
-    {"nanochat", nanochat},
-    {"nemotron", nemotron},
-    {"olmo", olmo},
+    {"nanochat", nanochat, {{"rms_norm_eps", ""}, 1e-5}},
+    {"nemotron", nemotron, {{"norm_eps", ""}, 0}},
+    {"olmo", olmo, kFixedEpsilon},
     {"olmo2", olmo2},
     {"olmo3", olmo3},
-    {"phi", phi},
+    {"phi", phi, kLayerNormEps},
     {"phi3", phi3},
     {"plamo", plamo},
     {"qwen2", qwen2},
@@ -561,8 +560,8 @@ constexpr auto kDescriptors = std::to_array<Descriptor>({
     {"qwen3_moe", qwen3_moe},
     {"seed_oss", seed_oss},
     {"smollm3", smollm3},
-    {"stablelm", stablelm},
-    {"starcoder2", starcoder2},
+    {"stablelm", stablelm, kLayerNormEps},
+    {"starcoder2", starcoder2, {{"norm_epsilon", ""}, 1e-5}},
     {"telechat3", llama},
 });
 
@@ -591,6 +590,12 @@ const Descriptor* find_descriptor(std::string_view model_type) {
   const auto found = std::find_if(kDescriptors.begin(), kDescriptors.end(),
                                   [&](const Descriptor& d) { return d.model_type == model_type; });
   return found == kDescriptors.end() ? nullptr : &*found;
+}
+
+std::optional<double> norm_epsilon(const EpsilonRule& rule, const ConfigFields& f) {
+  for (const std::string_view key : rule.keys)
+    if (!key.empty() && f.has(key)) return f.positive(key);
+  return rule.otherwise > 0 ? std::optional(rule.otherwise) : std::nullopt;
 }
 
 std::string remapped(std::string_view model_type) {

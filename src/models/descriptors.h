@@ -2,7 +2,9 @@
 // row a family; the graph (dense_graph.h) has no other knowledge of architectures.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,13 +29,23 @@ struct FamilyTraits {
   bool head_may_be_missing = false;  // then the embedding is the head, whatever tie_word_embeddings says
 };
 
+// Where a family's class takes the epsilon of its norms from.
+struct EpsilonRule {
+  std::array<std::string_view, 2> keys = {"rms_norm_eps", ""};  // the first that is there counts
+  // No default where a class has none here: the publishers' have one each, from 1e-8 to 1e-5.
+  double otherwise = 0;
+};
+
 struct Descriptor {
   std::string_view model_type;
   void (*read)(const ConfigFields& fields, ModelConfig& config, FamilyTraits& traits);
+  EpsilonRule epsilon = {};
 };
 
 std::span<const Descriptor> descriptors();
 const Descriptor* find_descriptor(std::string_view model_type);  // after remapping
+// Nothing: the configuration lacks it, and there is no default.
+std::optional<double> norm_epsilon(const EpsilonRule& rule, const ConfigFields& fields);
 // The name under which a model_type is handled ("mistral" stays: it has a row of its own).
 std::string remapped(std::string_view model_type);
 

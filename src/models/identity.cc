@@ -9,6 +9,7 @@
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "models/descriptors.h"
 
 namespace kvasir::models {
 namespace {
@@ -115,8 +116,13 @@ CanonicalRecord record_of(const json& config, const json& kv_config,
   r.intermediate_size = f.size("intermediate_size", 0);
   r.moe_intermediate_size = f.size("moe_intermediate_size", 0);
   r.vocab_size = f.size("vocab_size", 0);
-  r.epsilon = f.real("rms_norm_eps",
-                     f.real("layer_norm_eps", f.real("norm_eps", f.real("layer_norm_epsilon", 1e-6))));
+  // As the family's own class takes it; of a type that has no row, from what is there.
+  if (const Descriptor* row = find_descriptor(remapped(f.text("model_type", r.model_type))))
+    r.epsilon = norm_epsilon(row->epsilon, f);
+  else
+    for (const char* key :
+         {"rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"})
+      if (!r.epsilon) r.epsilon = f.find_real(key);
   r.tie = f.flag("tie_word_embeddings", top.flag("tie_word_embeddings", false));
   r.activation = f.text("hidden_activation", f.text("hidden_act", ""));
   if (r.activation.empty() && r.model_type.starts_with("gemma")) r.activation = "gelu_pytorch_tanh";
@@ -213,6 +219,11 @@ std::string config_fingerprint(const CanonicalRecord& record) {
 }
 
 std::string specialization_fingerprint_text(const CanonicalRecord& r) {
+  if (!r.epsilon)
+    throw_error(
+        ErrorCode::corrupt_file,
+        "a {} model without the epsilon of its norms has no fingerprint: its configuration must say it",
+        printable(r.model_type));
   std::string ropes, overrides, weights = "null";
   for (const auto& [kind, rope] : r.ropes)
     ropes +=
@@ -227,7 +238,7 @@ std::string specialization_fingerprint_text(const CanonicalRecord& r) {
       "\"moeIntermediateSize\":{},\"numExperts\":{},\"topKExperts\":{},\"vocabSize\":{},\"rmsNormEps\":{},"
       "\"tieWordEmbeddings\":{},\"activation\":{},\"rope\":[{}],\"dtype\":{},\"weightQuant\":{}}}",
       config_fingerprint(r), json_text(r.model_type), r.layers, r.intermediate_size, r.moe_intermediate_size,
-      r.experts, r.top_k_experts, r.vocab_size, bits_text(r.epsilon), r.tie, json_text(r.activation), ropes,
+      r.experts, r.top_k_experts, r.vocab_size, bits_text(*r.epsilon), r.tie, json_text(r.activation), ropes,
       json_text(r.dtype), weights);
 }
 

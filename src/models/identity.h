@@ -39,7 +39,7 @@ struct CanonicalRecord {
   std::optional<double> final_softcap;
   std::optional<std::vector<KvQuant>> kv_quant;  // none: no kv_config.json, which is not an empty one
   int64_t layers = 0, intermediate_size = 0, moe_intermediate_size = 0, vocab_size = 0;
-  double epsilon = 1e-6;
+  std::optional<double> epsilon;  // what the norms use; none: the configuration does not say
   bool tie = false;
   std::string activation, dtype = "bfloat16";
   std::map<std::string, RopeRecord> ropes;  // by layer kind
@@ -55,7 +55,8 @@ CanonicalRecord record_of(const nlohmann::json& config, const nlohmann::json& kv
 // Of GGUF metadata.
 CanonicalRecord record_of(const ModelConfig& config);
 
-// 16 hex digits (3.2, 3.3), and the text that is hashed.
+// 16 hex digits (3.2, 3.3), and the text that is hashed. The second throws Error{corrupt_file} for a record
+// without epsilon.
 std::string config_fingerprint(const CanonicalRecord& record);
 std::string config_fingerprint_text(const CanonicalRecord& record);
 std::string specialization_fingerprint(const CanonicalRecord& record);

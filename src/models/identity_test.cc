@@ -1,12 +1,15 @@
 // Where a checkpoint comes from, its canonical record, and the published fingerprints.
 #include "models/identity.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <filesystem>
 #include <functional>
 #include <set>
 
+#include "base/error.h"
 #include "base/test_folder.h"
 #include "models/synth.h"
 
@@ -143,7 +146,7 @@ TEST(Identity, EachFieldOfAFingerprintChangesItAndOthersDoNot) {
       [](auto& r) { ++r.intermediate_size; },
       [](auto& r) { ++r.moe_intermediate_size; },
       [](auto& r) { ++r.vocab_size; },
-      [](auto& r) { r.epsilon *= 2; },
+      [](auto& r) { *r.epsilon *= 2; },
       [](auto& r) { r.tie = false; },
       [](auto& r) { r.activation = "silu"; },
       [](auto& r) { r.ropes["full_attention"].partial = 0.5; },
@@ -217,10 +220,11 @@ json canonical(const CanonicalRecord& r) {
               {"intermediate_size", r.intermediate_size},
               {"moe_intermediate_size", r.moe_intermediate_size},
               {"vocab_size", r.vocab_size},
-              {"rms_norm_eps", r.epsilon},
               {"tie_word_embeddings", r.tie},
               {"hidden_activation", r.activation},
               {"dtype", r.dtype}};
+  for (const char* key : {"rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"})
+    out[key] = *r.epsilon;  // each family reads its own
   for (const auto& [kind, rope] : r.ropes)
     out["rope_parameters"][kind] = {{"rope_type", rope.type},
                                     {"rope_theta", rope.theta},
@@ -265,6 +269,50 @@ TEST(Identity, TheCanonicalRecordIsIdempotent) {
       if (family == "ministral3" && size == "tiny") continue;  // has no such size
       same(synth_config(family, size), nullptr, family + " " + size);
     }
+}
+
+// What the publishers' classes read, and their defaults: transformers' configuration_<family>.py.
+TEST(Identity, TheEpsilonIsTheOneThatTheModelUses) {
+  const std::vector<const char*> keys = {"rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon",
+                                         "layer_norm_epsilon"};
+  const auto with = [&](const std::string& family, const json& fields) {
+    json config = synth_config(family, "tiny");
+    for (const char* key : keys) config.erase(key);
+    config.update(fields);
+    return config;
+  };
+  // A key that the family does not read must not count, first in any other order as it may be.
+  const std::tuple<const char*, json, double> given[] = {
+      {"starcoder2", {{"norm_epsilon", 3e-4}, {"rms_norm_eps", 9e-4}, {"layer_norm_eps", 9e-4}}, 3e-4},
+      {"starcoder2", json::object(), 1e-5},
+      {"stablelm", {{"layer_norm_eps", 3e-4}, {"rms_norm_eps", 9e-4}}, 3e-4},
+      {"phi", json::object(), 1e-5},
+      {"cohere", json::object(), 1e-5},
+      {"nanochat", json::object(), 1e-5},
+      {"gemma3_text", json::object(), 1e-6},
+      {"nemotron", {{"norm_eps", 3e-4}, {"rms_norm_eps", 9e-4}}, 3e-4},
+      {"exaone", {{"layer_norm_epsilon", 3e-4}}, 3e-4},
+      {"lille-130m", {{"layer_norm_eps", 3e-4}}, 3e-4},
+      {"olmo", {{"rms_norm_eps", 9e-4}}, 1e-5},
+      {"llama", {{"rms_norm_eps", 3e-4}, {"layer_norm_eps", 9e-4}}, 3e-4}};
+  for (const auto& [family, fields, epsilon] : given) {
+    const json config = with(family, fields);
+    EXPECT_EQ(record(config).epsilon, epsilon) << family << fields;
+    EXPECT_EQ(parse_config(config, nullptr, "c").epsilon, static_cast<float>(epsilon)) << family << fields;
+    json wrapper = {{"model_type", "mistral3"}, {"text_config", config}};
+    EXPECT_EQ(record(wrapper).epsilon, epsilon) << family << fields;
+    EXPECT_NE(specialization_fingerprint_text(record(config))
+                  .find(fmt::format("\"rmsNormEps\":\"{:016x}\"", std::bit_cast<uint64_t>(epsilon))),
+              std::string::npos);
+  }
+  // Neither guessed nor told: refused, by the model and by the fingerprint alike.
+  for (const char* family : {"llama", "nemotron", "exaone"}) {
+    const json config = with(family, json::object());
+    EXPECT_EQ(record(config).epsilon, std::nullopt);
+    EXPECT_THROW(parse_config(config, nullptr, "c"), Error) << family;
+    EXPECT_THROW(specialization_fingerprint(record(config)), Error) << family;
+    EXPECT_NO_THROW(config_fingerprint(record(config))) << family;
+  }
 }
 
 TEST(Identity, OnlySnapshotsOfTheCacheAreEvidence) {
