@@ -28,6 +28,34 @@ std::string to_text(std::string_view key, const Continuation& state) {
       .dump();
 }
 
+// The library's own conversions take fractions, booleans and what does not fit.
+[[noreturn]] void refuse(const json& value, std::string_view expected, const std::string& file) {
+  throw_error(ErrorCode::corrupt_file, "{}: no generation checkpoint ({} where {} is expected)",
+              printable(file), printable(value.dump(-1, ' ', false, json::error_handler_t::replace)),
+              expected);
+}
+
+int32_t token_of(const json& value, int64_t least, const std::string& file) {
+  // What does not fit in a signed number of 64 bits is negative as one.
+  const int64_t id = value.is_number_integer() ? value.get<int64_t>() : INT64_MIN;
+  if (id < least || id > INT32_MAX) refuse(value, "a token id", file);
+  return static_cast<int32_t>(id);
+}
+
+std::vector<int32_t> tokens_of(const json& values, const std::string& file) {
+  if (!values.is_array()) refuse(values, "a list of token ids", file);
+  std::vector<int32_t> tokens;
+  tokens.reserve(values.size());
+  for (const json& value : values) tokens.push_back(token_of(value, 0, file));
+  return tokens;
+}
+
+uint64_t seed_of(const json& value, const std::string& file) {
+  if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0))
+    refuse(value, "a seed", file);
+  return value.get<uint64_t>();
+}
+
 Continuation from_text(const std::string& text, std::string_view key, const std::string& file) {
   try {
     const json root = formats::parse_json(text, file);
@@ -35,10 +63,10 @@ Continuation from_text(const std::string& text, std::string_view key, const std:
     if (value.at("key").get<std::string>() != key)
       throw_error(ErrorCode::corrupt_file, "{}: holds the generation of another key", file);
     return {.ns = value.at("cache_ns").get<std::string>(),
-            .original_prompt_tokens = value.at("original_prompt_tokens").get<std::vector<int32_t>>(),
-            .generated_tokens = value.at("generated_tokens").get<std::vector<int32_t>>(),
-            .pending_token = value.at("pending_token").get<int32_t>(),
-            .seed = value.at("seed").get<uint64_t>(),
+            .original_prompt_tokens = tokens_of(value.at("original_prompt_tokens"), file),
+            .generated_tokens = tokens_of(value.at("generated_tokens"), file),
+            .pending_token = token_of(value.at("pending_token"), -1, file),
+            .seed = seed_of(value.at("seed"), file),
             .seed_was_explicit = value.at("seed_was_explicit").get<bool>()};
   } catch (const json::exception& error) {
     throw_error(ErrorCode::corrupt_file, "{}: no generation checkpoint ({})", file, error.what());
@@ -47,7 +75,8 @@ Continuation from_text(const std::string& text, std::string_view key, const std:
 
 uint64_t number_of(std::string_view item) {
   uint64_t number = 0;
-  std::from_chars(item.data(), item.data() + item.size(), number);
+  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
+  KVASIR_CHECK(error == std::errc() && end == item.data() + item.size());  // save() named it
   return number;
 }
 

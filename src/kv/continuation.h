@@ -31,7 +31,7 @@ struct Continuation {
   std::string ns;
   std::vector<int32_t> original_prompt_tokens;
   std::vector<int32_t> generated_tokens;  // those that the stored state covers, after the prompt
-  int32_t pending_token = -1;             // sampled, neither emitted nor in the state yet
+  int32_t pending_token = -1;             // sampled, neither emitted nor in the state yet; -1: none
   uint64_t seed = 0;  // the one that is used, so that the random numbers go on as they would have
   bool seed_was_explicit = false;
 };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/test_folder.h"
 #include "kv/test_store.h"
@@ -91,6 +92,55 @@ TEST(Continuations, AnotherRunGoesOn) {
   EXPECT_THROW(f.save("", f.state(1)), Error);
   EXPECT_THROW(f.save(std::string(181, 'x'), f.state(1)), Error);
   EXPECT_THAT(f.warnings, ::testing::IsEmpty());
+}
+
+// Numbers that a conversion would bend into the right ones: 4294967303 is 7 in 32 bits.
+TEST(Continuations, AStateWithWhatIsNoNumberOfItsKindIsNotGoneOnWith) {
+  Fixture f;
+  const Continuation state = f.state(3);
+  const std::vector<int32_t> tokens = joined(state.original_prompt_tokens, state.generated_tokens);
+  const TestRow row = testing::computed(f.cache, tokens);
+  const nlohmann::json good = {{"key", "job"},
+                               {"cache_ns", "lora"},
+                               {"original_prompt_tokens", state.original_prompt_tokens},
+                               {"generated_tokens", state.generated_tokens},
+                               {"pending_token", 7},
+                               {"seed", state.seed},
+                               {"seed_was_explicit", true}};
+  const auto pending = [&](const nlohmann::json& value) -> int32_t {
+    nlohmann::json checkpoint = good;
+    checkpoint.update(value);
+    f.store->save("generation:job", "lora", tokens, row.sequence,
+                  nlohmann::json{{"generation_checkpoint", checkpoint}}.dump());
+    const auto found = f.continuations->load("job", f.cache);
+    return found ? found->state.pending_token : -100;
+  };
+  EXPECT_EQ(pending(nlohmann::json::object()), 7);
+  EXPECT_EQ(pending({{"pending_token", -1}}), -1);
+  EXPECT_THAT(f.warnings, ::testing::IsEmpty());
+  const nlohmann::json first_bent = [&] {
+    nlohmann::json list = state.original_prompt_tokens;
+    list[0] = list[0].get<int64_t>() + (int64_t{1} << 32);
+    return list;
+  }();
+  nlohmann::json fraction = state.generated_tokens;
+  fraction[0] = 3.25;
+  const std::pair<nlohmann::json, const char*> bad[] = {
+      {{{"pending_token", 4294967303}}, "4294967303"},
+      {{{"pending_token", -2}}, "-2"},
+      {{{"pending_token", 7.5}}, "7.5"},
+      {{{"pending_token", true}}, "true"},
+      {{{"pending_token", "7"}}, "7"},
+      {{{"original_prompt_tokens", first_bent}}, "42949672"},
+      {{{"generated_tokens", fraction}}, "3.25"},
+      {{{"generated_tokens", 3}}, "list of token ids"},
+      {{{"seed", -1}}, "a seed"},
+      {{{"seed", 1.5}}, "a seed"}};
+  for (const auto& [fields, word] : bad) {
+    f.warnings.clear();
+    EXPECT_EQ(pending(fields), -100) << fields;
+    EXPECT_THAT(f.warnings, ::testing::ElementsAre(::testing::HasSubstr(word))) << fields;
+  }
 }
 
 TEST(Continuations, ANewerAttemptCancelsTheQueuedOnes) {
