@@ -53,7 +53,7 @@ struct Item {
   LineSpan line;
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
-  int32_t largest_bias = -1;
+  int32_t largest_bias = -1, largest_id = -1;
   std::string digest;
   std::string where(const BatchRun& run) const {
     return fmt::format("{} line {}", run.input == "-" ? "standard input" : printable(run.input), line.number);
@@ -158,6 +158,7 @@ class Batch {
       }
       item.prompt_tokens = static_cast<int64_t>(ids.size());
       item.max_tokens = line.options.max_tokens;
+      if (!ids.empty()) item.largest_id = *std::max_element(ids.begin(), ids.end());
       if (!line.options.sampling.logit_bias.empty())
         item.largest_bias = line.options.sampling.logit_bias.rbegin()->first;
       item.digest = hub::sha256(canonical(line, ids, context_));
@@ -180,12 +181,15 @@ class Batch {
             std::max(options.context_hint, tokens_needed(item.prompt_tokens, item.max_tokens));
     Progress loading("loading");
     options.load.progress = loading.callback();
+    options.load.accept = [this](const models::ModelInfo& info) {
+      for (const Item& item : items_)
+        for (const auto& [id, what] :
+             {std::pair{item.largest_bias, "logit_bias"}, {item.largest_id, "the prompt"}})
+          if (id >= info.vocab)
+            throw_error(ErrorCode::invalid_input, "{}: {}: token id {} is outside the vocabulary of {}",
+                        item.where(run_), what, id, info.vocab);
+    };
     model_ = engine::TextModel::open(path_, text_, options);
-    const int64_t vocab = model_->engine().model().info().vocab;
-    for (const Item& item : items_)
-      if (item.largest_bias >= vocab)
-        throw_error(ErrorCode::invalid_input, "{}: logit_bias: token id {} is outside the vocabulary of {}",
-                    item.where(run_), item.largest_bias, vocab);
   }
 
   std::string key(size_t number) const {

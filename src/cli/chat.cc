@@ -129,7 +129,6 @@ class Conversation {
         sampling_(flags.sampling.options(0.7)),
         variables_(engine::parse_variables(flags.set)),
         system_(flags.system) {
-    sampling_.validate(model.engine().model().info().vocab);
     note_unread_variables(model.text(), variables_, false);
     max_tokens_ = flags.max_tokens;
     if (model.text().has_template())
@@ -569,6 +568,9 @@ int chat(const ChatFlags& flags) {
         ErrorCode::unsupported,
         "{} has no chat template, so it was not made for conversations: use `kvasir generate {} --raw`",
         path.filename().string(), flags.load.model);
+  options.load.accept = [&](const models::ModelInfo& info) {
+    flags.sampling.options(0.7).validate(info.vocab);
+  };
   // Memory for the whole context is planned and refused now, not in the middle of a conversation.
   const std::unique_ptr<engine::TextModel> model = engine::TextModel::open(path, text, options);
   loading.done();

@@ -47,6 +47,19 @@ std::string words_of(const CLI::App& command, char joint) {
   return words;
 }
 
+std::optional<std::string> verb_of_name(std::string_view called) {
+  constexpr std::string_view kProgram = "kvasir.";
+  const std::string_view last = called.substr(called.rfind('/') + 1);  // npos + 1 is 0
+  return last.starts_with(kProgram) ? std::optional<std::string>(last.substr(kProgram.size())) : std::nullopt;
+}
+
+bool is_command(const CLI::App& app, const std::string& name) {
+  const auto called = [&](const CLI::App* command) {
+    return !command->get_name().empty() && command->check_name(name);
+  };
+  return !app.get_subcommands(called).empty();
+}
+
 std::string nearest_option(const CLI::App& app, const std::string& unknown) {
   std::string bare = unknown.substr(0, unknown.find('='));
   std::vector<std::string> names;

@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 namespace kvasir::cli {
 
@@ -49,6 +51,11 @@ void add_version(CLI::App& app, Invocation& invocation);
 const CLI::App& chosen_command(const CLI::App& app);
 // The words by which a command is called, those of its parents first, joined: "eval logits".
 std::string words_of(const CLI::App& command, char joint = ' ');
+
+// The verb in the name that the program was called by: "chat" of "/usr/bin/kvasir.chat", which is `kvasir
+// chat`. Nothing: the name has no such form.
+std::optional<std::string> verb_of_name(std::string_view called);
+bool is_command(const CLI::App& app, const std::string& name);  // or an alias of one
 
 // Closest of an application's (or subcommand's) option names to one that it does not know, for "did you
 // mean".

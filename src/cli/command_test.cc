@@ -21,5 +21,22 @@ TEST(Command, NearestNamesAreSuggested) {
   EXPECT_EQ(nearest_command(app, "genrate"), "generate");
 }
 
+TEST(Command, TheProgramsNameMayHoldTheVerb) {
+  EXPECT_EQ(verb_of_name("kvasir"), std::nullopt);
+  EXPECT_EQ(verb_of_name("/opt/kvasir.d/bin/kvasir"), std::nullopt);
+  EXPECT_EQ(verb_of_name("my-kvasir.chat"), std::nullopt);
+  EXPECT_EQ(verb_of_name(""), std::nullopt);
+  EXPECT_EQ(verb_of_name("kvasir.chat"), "chat");
+  EXPECT_EQ(verb_of_name("../bin/kvasir.get"), "get");
+  EXPECT_EQ(verb_of_name("kvasir."), "");
+  CLI::App app("x");
+  app.add_subcommand("get")->alias("pull");
+  app.add_option_group("Loading");
+  EXPECT_TRUE(is_command(app, "get"));
+  EXPECT_TRUE(is_command(app, "pull"));
+  EXPECT_FALSE(is_command(app, ""));  // the name of a group of options
+  EXPECT_FALSE(is_command(app, "ge"));
+}
+
 }  // namespace
 }  // namespace kvasir::cli

@@ -41,9 +41,9 @@ int eval_perplexity(const PerplexityFlags& flags) {
   for (const std::vector<int32_t>& row : rows) total += row.size();
   Progress loading("loading");
   options.load.progress = loading.callback();
+  options.load.accept = [&](const models::ModelInfo& info) { check_rows(info, rows, flags.text); };
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
   loading.done();
-  check_rows(engine->model(), rows, flags.text);
   const int64_t vocab = engine->model().info().vocab;
   double sum = 0, squares = 0;
   int64_t scored = 0;

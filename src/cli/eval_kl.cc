@@ -116,7 +116,9 @@ int eval_kl(const KlFlags& flags) {
     longest = std::max(longest, static_cast<int64_t>(row.size()));
     total += static_cast<int64_t>(row.size());
   }
+  const auto accept = [&](const models::ModelInfo& info) { check_rows(info, rows, flags.text); };
   model.options = options_for(flags.load, longest);
+  model.options.load.accept = accept;
   std::optional<NpyReader> file;
   std::optional<LogitsStream> model_stream, against_stream;
   if (flags.reference.empty()) {
@@ -129,6 +131,7 @@ int eval_kl(const KlFlags& flags) {
     }
     against.path = resolve_model(other.model);
     against.options = options_for(other, longest);
+    against.options.load.accept = accept;
     if (!flags.against_kv.empty()) check_against_kv(against, model);
     open_sides({&model, &against});
     against_stream.emplace(*against.engine);
@@ -147,7 +150,6 @@ int eval_kl(const KlFlags& flags) {
                   model.engine->model().info().vocab);
   }
   model_stream.emplace(*model.engine);
-  check_rows(model.engine->model(), rows, flags.text);
 
   KlStatistics statistics;
   Progress progress("comparing");

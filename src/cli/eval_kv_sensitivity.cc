@@ -117,9 +117,11 @@ int eval_kv_sensitivity(const SensitivityFlags& flags) {
   const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   const std::filesystem::path out =
       flags.out.empty() ? folder / "kv_config.json" : std::filesystem::path(flags.out);
+  options.load.accept = [&](const models::ModelInfo& info) {
+    models::check_tokens(ids, info.vocab, flags.tokens);
+  };
   check_codecs(flags, engine::Engine::plan(path, options));
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
-  engine->model().check_tokens(ids, flags.tokens);
   const size_t needed = engine->memory().total_bytes + engine::sensitivity_bytes(*engine, length);
   if (needed > engine->memory().available_bytes)
     throw_error(ErrorCode::resource_exhausted,

@@ -86,9 +86,11 @@ int eval_logits(const LogitsFlags& flags) {
   options.load.logits = std::min(kLogitRows, options.load.chunk);
   options.checkpoints = !run.with.empty();
   const std::filesystem::path path = resolve_model(flags.load.model);
+  options.load.accept = [&](const models::ModelInfo& info) {
+    models::check_tokens(ids, info.vocab, flags.tokens);
+    for (size_t i = 0; i < run.with.size(); ++i) models::check_tokens(run.with[i], info.vocab, flags.with[i]);
+  };
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
-  engine->model().check_tokens(ids, flags.tokens);
-  for (size_t i = 0; i < run.with.size(); ++i) engine->model().check_tokens(run.with[i], flags.with[i]);
 
   engine::Context row = flags.resume.empty() ? engine->new_context() : resume(*engine, flags, path, ids);
   const auto first = static_cast<int64_t>(row.tokens.size());

@@ -42,12 +42,11 @@ std::vector<std::vector<int32_t>> read_rows(const EvalText& text, int64_t window
   return cut_rows(ids, bos, window);
 }
 
-void check_rows(const models::Model& model, std::span<const std::vector<int32_t>> rows,
+void check_rows(const models::ModelInfo& info, std::span<const std::vector<int32_t>> rows,
                 const EvalText& text) {
-  if (text.tokens.empty()) return;  // the model's own tokenizer made them
   std::vector<int32_t> ids;
   for (const std::vector<int32_t>& row : rows) ids.insert(ids.end(), row.begin(), row.end());
-  model.check_tokens(ids, text.tokens);
+  models::check_tokens(ids, info.vocab, text.tokens.empty() ? text.file : text.tokens);
 }
 
 }  // namespace kvasir::cli

@@ -26,7 +26,9 @@ std::vector<std::vector<int32_t>> cut_rows(std::span<const int32_t> ids, std::op
 std::vector<std::vector<int32_t>> read_rows(const EvalText& text, int64_t window,
                                             const std::filesystem::path& model);
 
-// Throws Error{invalid_input}, naming the file, for ids that the model does not know.
-void check_rows(const models::Model& model, std::span<const std::vector<int32_t>> rows, const EvalText& text);
+// For LoadOptions::accept: throws Error{invalid_input}, naming the file, for ids that the model does not
+// know.
+void check_rows(const models::ModelInfo& info, std::span<const std::vector<int32_t>> rows,
+                const EvalText& text);
 
 }  // namespace kvasir::cli

@@ -121,6 +121,11 @@ int generate(const GenerateFlags& flags) {
   flags.prefixes.apply(options, flags.samples > 1);
   Progress loading("loading");
   options.load.progress = loading.callback();
+  std::vector<int32_t> ids;
+  options.load.accept = [&](const models::ModelInfo& info) {
+    sampling.validate(info.vocab);
+    models::check_tokens(ids, info.vocab, "the prompt");
+  };
   const std::filesystem::path path = resolve_model(flags.load.model);
   const engine::TextSide text = open_text(path);
   // Templates take text; what is completed as it is may be any bytes.
@@ -136,7 +141,7 @@ int generate(const GenerateFlags& flags) {
     throw_error(ErrorCode::invalid_input,
                 "--continue goes on with a text as it is: give --raw, or use `kvasir chat --continue {}`",
                 printable(flags.resume));
-  std::vector<int32_t> ids = encode_batch_line(line, text);
+  ids = encode_batch_line(line, text);
   if (!raw) note_unread_variables(text, line.options.variables, false);
   // A short answer does not need the model's whole context: when none is asked for, hold what this run can
   // use.

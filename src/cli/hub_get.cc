@@ -312,7 +312,7 @@ void HubGet::check_plan(const Choice& choice) {
                 "{}: does not fit: it {} (--context N for less; --force fetches it all the same)",
                 reference_.text(), needs(report));
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unsupported) throw;
+    if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::corrupt_file) throw;
     drop_prefixes(choice.weights);
     throw Error(error.code(), fmt::format("{} (--force fetches it all the same)", error.what()),
                 error.details());

@@ -156,12 +156,12 @@ void import_mlx(const std::filesystem::path& file, const std::filesystem::path& 
   models::Model::plan(path, looking, &facts);
   family_of(facts.model_type, flags.load.model);
   const Imported imported = take_tokens(flags, path, cache.offset());
+  models::check_tokens(imported.tokens, facts.vocab, flags.tokens.empty() ? flags.name : flags.tokens);
   options.context_hint = cache.offset();
   Progress loading("loading");
   options.load.progress = loading.callback();
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
   loading.done();
-  engine->model().check_tokens(imported.tokens, flags.tokens.empty() ? flags.name : flags.tokens);
   if (const int64_t limit = engine->context_limit(); cache.offset() > limit)
     throw_error(ErrorCode::invalid_input, "{}: it holds {} tokens, and the context {}", file.string(),
                 cache.offset(), limit);

@@ -1,10 +1,13 @@
 // `kvasir ls`: the models on this machine, whoever put them there.
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/ascii.h"
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/image_input.h"
 #include "cli/model_names.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -17,9 +20,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct LsFlags {
-  std::string filter;
+  std::string filter, max_size;
   bool json = false;
   bool quick = false;
+  bool vision = false;
+  bool all_revisions = false;
 };
 
 struct Row {
@@ -29,6 +34,7 @@ struct Row {
   std::string family;   // model_type
   std::string problem;  // why it does not run
   int64_t parameters = 0;
+  std::optional<std::string> vision;  // image_input()
 };
 
 std::string first_line(std::string text, const std::string& path) {
@@ -46,14 +52,14 @@ Row examine(const hub::LocalModel& model, bool quick) {
   if (model.incomplete) return row;
   const bool folder = model.files.empty() || model.files.front() != model.path;
   row.format = model.store == hub::Store::ollama || !folder ? "gguf" : "safetensors";
+  if (!quick) row.vision = image_input(model);
   if (!row.problem.empty() || quick) return row;
   try {
     models::ModelInfo info;
     models::LoadOptions options;
     options.context = 1;  // the plan's size does not matter here
     models::Model::plan(model.path, options, &info);
-    // The vocabulary of a GGUF file is a part of it.
-    if (info.format != "gguf") row.problem = formats::find_auxiliary_files(model.path).text_problem();
+    row.problem = formats::Checkpoint::open(model.path).text_problem();
     row.format = info.format;
     row.weights = info.weight_formats;
     row.family = info.model_type;
@@ -90,10 +96,17 @@ std::string main_format(const std::string& formats) {
 int ls(const LsFlags& flags) {
   const std::vector<hub::LocalModel> models = local_models();
   const std::string filter = ascii_lower(flags.filter);
+  const uint64_t most = flags.max_size.empty() ? std::numeric_limits<uint64_t>::max()
+                                               : parse_size(flags.max_size, "--max-size");
   std::vector<Row> rows;
+  size_t other_revisions = 0;
   for (const hub::LocalModel& model : models) {
-    if (ascii_lower(model.name).find(filter) != std::string::npos)
-      rows.push_back(examine(model, flags.quick));
+    if (ascii_lower(model.name).find(filter) == std::string::npos || model.bytes > most) continue;
+    const bool other = !model.canonical && !flags.all_revisions;
+    if (other && !flags.vision) ++other_revisions;
+    if (other) continue;
+    Row row = examine(model, flags.quick);
+    if (!flags.vision || row.vision) rows.push_back(std::move(row));
   }
   if (flags.json) {
     Json out = Json::array();
@@ -107,7 +120,12 @@ int ls(const LsFlags& flags) {
                     {"parameters", row.parameters},
                     {"bytes", row.model->bytes},
                     {"path", row.model->path.string()}};
-      if (!row.model->commit.empty()) entry["commit"] = row.model->commit;
+      entry["vision"] = flags.quick || row.model->incomplete ? Json() : Json(row.vision.has_value());
+      if (row.vision && !row.vision->empty()) entry["vision_config_type"] = *row.vision;
+      if (!row.model->commit.empty()) {
+        entry["commit"] = row.model->commit;
+        entry["canonical"] = row.model->canonical;
+      }
       if (row.model->incomplete) entry["incomplete"] = true;
       entry["supported"] = flags.quick && row.problem.empty() ? Json() : Json(row.problem.empty());
       if (!row.problem.empty()) entry["problem"] = row.problem;
@@ -116,9 +134,14 @@ int ls(const LsFlags& flags) {
     print_json(out, 1);
     return kExitDone;
   }
+  if (other_revisions > 0)
+    std::fprintf(stderr, "kvasir: note: %zu more of other revisions: --all-revisions lists them\n",
+                 other_revisions);
   if (rows.empty()) {
-    std::printf("%s\n", flags.filter.empty() ? "no models here: `kvasir get smollm2` fetches a small one"
-                                             : "no model of that name here");
+    const bool chosen = flags.vision || !flags.max_size.empty();
+    std::printf("%s\n", models.empty() ? "no models here: `kvasir get smollm2` fetches a small one"
+                        : chosen       ? "no model like that here"
+                                       : "no model of that name here");
     return kExitDone;
   }
   size_t width = 4;
@@ -144,12 +167,19 @@ void add_ls(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<LsFlags>();
   CLI::App* command = app.add_subcommand("ls", "The models on this machine, of other programs too");
   add_text(*command, "FILTER", flags->filter, "FILTER", "Only names that contain this");
-  command->add_flag("--quick", flags->quick, "Open no model: do not say which can run");
+  CLI::Option* quick = command->add_flag("--quick", flags->quick, "Open no model: do not say which can run");
+  command
+      ->add_flag("--vision", flags->vision, "Only models that take images (of which kvasir reads the text)")
+      ->excludes(quick);
+  add_text(*command, "--max-size", flags->max_size, "SIZE", "Only models of at most so many bytes: 10GB");
+  command->add_flag("--all-revisions", flags->all_revisions,
+                    "Also snapshots of a repository other than main, or else the newest");
   add_json(*command, flags->json, "Machine-readable output, with paths");
   command->footer(
       "Examples:\n"
       "  kvasir ls\n"
       "  kvasir ls qwen --json\n"
+      "  kvasir ls --max-size 10GB\n"
       "Folders: $KVASIR_MODELS; HF_HUB_CACHE; ~/.lmstudio/models; $OLLAMA_MODELS.\n"
       "Names serve as MODEL everywhere.");
   command->callback([flags, &invocation] { invocation.work = [flags] { return ls(*flags); }; });

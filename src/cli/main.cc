@@ -8,6 +8,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file_error.h"
@@ -88,6 +89,14 @@ int command_error(const CLI::App& app, const std::string& unknown) {
                        near.empty() ? " (there are: " + names_of_commands(chosen_command(app)) + ")" : near));
 }
 
+// A link called kvasir.frob.
+int name_error(const CLI::App& app, const std::string& unknown) {
+  std::string near = did_you_mean(nearest_command(app, unknown));
+  if (near.empty()) near = " (there are: " + names_of_commands(app) + ")";
+  return usage_error(app, fmt::format("called as kvasir.{}: unknown command '{}'{}", printable(unknown),
+                                      printable(unknown), near));
+}
+
 int print_help(const CLI::App& app, bool all) {
   if (const std::string unknown = unknown_command(app); !unknown.empty()) return command_error(app, unknown);
   std::fputs(help_text(describe(chosen_command(app)), all).c_str(), stdout);
@@ -132,8 +141,12 @@ int run(int argc, char** argv) {
       "Exit status: 0 done, 1 failure, 2 wrong usage, 3 unsupported, 4 does not fit,\n"
       "130 interrupted.");
 
-  // `kvasir help VERB` is `kvasir VERB --help`.
   std::vector<std::string> words(argv + 1, argv + argc);
+  if (const std::optional<std::string> verb = verb_of_name(argc > 0 ? argv[0] : "")) {
+    if (*verb != "help" && !is_command(app, *verb)) return name_error(app, *verb);
+    words.insert(words.begin(), *verb);
+  }
+  // `kvasir help VERB` is `kvasir VERB --help`.
   if (!words.empty() && words.front() == "help") {
     words.erase(words.begin());
     words.emplace_back("--help");

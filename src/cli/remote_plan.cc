@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/partial_files.h"
+#include "engine/text_model.h"
+#include "formats/checkpoint.h"
 #include "formats/gguf.h"
 
 namespace kvasir::cli {
@@ -151,6 +153,13 @@ void fetch_safetensors_headers(Prefixes& prefixes, const std::vector<hub::Remote
   if (more) prefixes.fetch(bytes, folder);
 }
 
+// What cannot be spoken with: no vocabulary, or one that is broken. A chat template may be (--raw).
+void check_text(const fs::path& path) {
+  const std::string problem = formats::Checkpoint::open(path).text_problem();
+  if (!problem.empty()) throw_error(ErrorCode::unsupported, "{}: {}", path.string(), problem);
+  engine::TextSide::open(path);
+}
+
 }  // namespace
 
 engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& cache,
@@ -170,7 +179,9 @@ engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& ca
     for (const hub::RemoteFile& file : small)
       if (file.path == file.name())
         folder.put(content_of(cache, listing.repo, file), file.path, file.size, file.size);
-    return engine::Engine::plan(path, options);
+    const engine::MemoryReport report = engine::Engine::plan(path, options);
+    check_text(path);
+    return report;
   } catch (const Error& error) {
     // The scratch folder's name means nothing to anybody: say the repository's.
     std::string text = error.what();

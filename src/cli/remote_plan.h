@@ -13,8 +13,8 @@ namespace kvasir::cli {
 
 // `weights`: the parts of a GGUF model, or safetensors files; `small`: files that are in the cache already
 // and belong beside them (configuration, index). What is fetched of the weights is the beginning of the
-// download, in <digest>.incomplete. Throws the loader's errors (unsupported family or format), and the
-// download's.
+// download, in <digest>.incomplete. Throws the loader's errors (unsupported family or format), the
+// tokenizer's, Error{unsupported} where there is none, and the download's.
 engine::MemoryReport plan_remote(hub::HubClient& client, const hub::HubCache& cache,
                                  const hub::Listing& listing, const std::vector<hub::RemoteFile>& weights,
                                  const std::vector<hub::RemoteFile>& small,

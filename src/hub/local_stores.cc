@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kOllamaRegistry = "registry.ollama.ai";
 constexpr std::string_view kOllamaModel = "application/vnd.ollama.image.model";
+constexpr std::string_view kOllamaProjector = "application/vnd.ollama.image.projector";
 
 struct Tree {
   std::vector<RemoteFile> files;    // paths relative to the folder, sorted; links followed
@@ -160,6 +161,7 @@ std::vector<LocalModel> scan_repository(const HubCache& cache, const std::string
   const bool has_main = cache.read_ref(repo, "main").has_value();
   std::vector<LocalModel> out;
   const std::vector<std::string> commits = cache.snapshots(repo);
+  std::string canonical;  // the snapshot of main, else the newest, if it holds models
   for (const std::string& at : commits) {
     if (!commit.empty() && at != commit) continue;
     const auto ref = ref_of.find(at);
@@ -168,12 +170,14 @@ std::vector<LocalModel> scan_repository(const HubCache& cache, const std::string
     const fs::path folder = cache.snapshot(repo, at);
     std::vector<LocalModel> models = models_in(folder);
     name_models(&models, repo, suffix, folder);
+    if (!models.empty() && (canonical.empty() || (plain && has_main))) canonical = at;
     for (LocalModel& model : models) {
       model.store = Store::huggingface;
       model.commit = at;
       out.push_back(std::move(model));
     }
   }
+  for (LocalModel& model : out) model.canonical = model.commit == canonical;
   return out;
 }
 
@@ -253,24 +257,32 @@ std::vector<LocalModel> scan_lm_studio(const fs::path& folder) {
   return out;
 }
 
-std::string parse_ollama_manifest(std::string_view json, const std::string& where) {
+OllamaBlobs parse_ollama_manifest(std::string_view json, const std::string& where) {
   const nlohmann::json manifest = formats::parse_json(json, where);
   const auto layers = manifest.is_object() ? manifest.find("layers") : manifest.end();
   if (!manifest.is_object() || layers == manifest.end() || !layers->is_array())
     throw_error(ErrorCode::corrupt_file, "{}: no manifest: \"layers\" is missing", printable(where));
-  std::string found;
+  OllamaBlobs found;
   for (const nlohmann::json& layer : *layers) {
-    if (!layer.is_object() || layer.value("mediaType", nlohmann::json()) != kOllamaModel) continue;
+    const nlohmann::json kind =
+        layer.is_object() ? layer.value("mediaType", nlohmann::json()) : nlohmann::json();
+    if (kind != kOllamaModel && kind != kOllamaProjector) continue;
     const auto digest = layer.find("digest");
-    constexpr std::string_view kKind = "sha256:";
+    constexpr std::string_view kAlgorithm = "sha256:";
     if (digest == layer.end() || !digest->is_string() ||
-        !digest->get_ref<const std::string&>().starts_with(kKind) ||
-        !is_digest(digest->get_ref<const std::string&>().substr(kKind.size())))
+        !digest->get_ref<const std::string&>().starts_with(kAlgorithm) ||
+        !is_digest(digest->get_ref<const std::string&>().substr(kAlgorithm.size())))
       throw_error(ErrorCode::corrupt_file, "{}: a layer without a SHA-256 digest", printable(where));
-    if (!found.empty()) throw_error(ErrorCode::unsupported, "{}: a model of several files", printable(where));
-    found = "sha256-" + digest->get_ref<const std::string&>().substr(kKind.size());
+    const std::string blob = "sha256-" + digest->get_ref<const std::string&>().substr(kAlgorithm.size());
+    if (kind == kOllamaProjector) {
+      found.projector = blob;
+      continue;
+    }
+    if (!found.model.empty())
+      throw_error(ErrorCode::unsupported, "{}: a model of several files", printable(where));
+    found.model = blob;
   }
-  if (found.empty())
+  if (found.model.empty())
     throw_error(ErrorCode::unsupported, "{}: no GGUF model among its layers", printable(where));
   return found;
 }
@@ -296,9 +308,10 @@ std::vector<LocalModel> scan_ollama(const fs::path& folder) {
     model.name = name + ":" + tag;
     model.quant = quant_in_name(tag);
     try {
-      const std::string blob = parse_ollama_manifest(read_file(manifests / relative, kManifestLimit),
-                                                     (manifests / relative).string());
-      model.path = folder / "blobs" / blob;
+      const OllamaBlobs blobs = parse_ollama_manifest(read_file(manifests / relative, kManifestLimit),
+                                                      (manifests / relative).string());
+      model.path = folder / "blobs" / blobs.model;
+      if (!blobs.projector.empty()) model.projector = folder / "blobs" / blobs.projector;
       std::error_code error;
       model.bytes = fs::file_size(model.path, error);
       if (error) {

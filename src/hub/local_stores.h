@@ -30,7 +30,11 @@ struct LocalModel {
   uint64_t bytes = 0;                        // of those files
   std::string problem;                       // why it cannot run, as far as names tell; empty: nothing seen
   bool problem_by_name = false;  // a name promises parts that are not here: the file's keys decide
-  bool incomplete = false;       // no model, or not yet: what a download left (scan_huggingface)
+  // Hugging Face: of the one snapshot of the repository that stands for it: that of main, or where it holds
+  // no model the newest that does.
+  bool canonical = true;
+  std::filesystem::path projector;  // Ollama: the blob that turns images into tokens
+  bool incomplete = false;          // no model, or not yet: what a download left (scan_huggingface)
   ErrorCode problem_code = ErrorCode::unsupported;
 };
 
@@ -61,8 +65,12 @@ const LocalModel* choose(std::span<const LocalModel> models, const ModelReferenc
 inline constexpr size_t kManifestLimit = size_t{1} << 20;
 inline constexpr int kStoreDepth = 8;
 
-// The model blob of an Ollama manifest: its digest ("sha256-<hex>", the file's name in blobs/). Throws
-// Error{corrupt_file, unsupported} naming `where`.
-std::string parse_ollama_manifest(std::string_view json, const std::string& where);
+// The blobs that an Ollama manifest names.
+// Throws Error{corrupt_file, unsupported} naming `where`.
+struct OllamaBlobs {
+  std::string model;      // of the model: "sha256-<hex>", the file's name in blobs/
+  std::string projector;  // of what turns images into tokens; empty: none, or in the model itself
+};
+OllamaBlobs parse_ollama_manifest(std::string_view json, const std::string& where);
 
 }  // namespace kvasir::hub

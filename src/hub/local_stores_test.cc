@@ -17,7 +17,8 @@ TEST(LocalStores, OllamaManifest) {
       R"({"schemaVersion":2,"layers":[{"mediaType":"application/vnd.ollama.image.license","digest":"sha256:x"},
     {"mediaType":"application/vnd.ollama.image.model","digest":"sha256:)" +
       kDigest + R"(","size":5}]})";
-  EXPECT_EQ(parse_ollama_manifest(layers, "m"), "sha256-" + kDigest);
+  EXPECT_EQ(parse_ollama_manifest(layers, "m").model, "sha256-" + kDigest);
+  EXPECT_EQ(parse_ollama_manifest(layers, "m").projector, "");
   const auto model = [](const std::string& digest) {
     return R"({"mediaType":"application/vnd.ollama.image.model","digest":")" + digest + "\"}";
   };
@@ -27,6 +28,13 @@ TEST(LocalStores, OllamaManifest) {
         "{\"layers\":[" + model("md5:" + kDigest) + "]}",
         "{\"layers\":[" + model("sha256:" + kDigest) + "," + model("sha256:" + kDigest) + "]}"})
     EXPECT_THROW((void)parse_ollama_manifest(text, "m"), Error) << text;
+  const std::string eyes(64, 'e');
+  const OllamaBlobs blobs = parse_ollama_manifest(
+      "{\"layers\":[" + model("sha256:" + kDigest) +
+          R"(,{"mediaType":"application/vnd.ollama.image.projector","digest":"sha256:)" + eyes + "\"}]}",
+      "m");
+  EXPECT_EQ(blobs.model, "sha256-" + kDigest);
+  EXPECT_EQ(blobs.projector, "sha256-" + eyes);
 }
 
 LocalModel gguf(const std::string& name, const std::string& quant) {
@@ -99,6 +107,37 @@ TEST(LocalStores, IncompleteDownloads) {
   EXPECT_TRUE(models[2].problem_by_name && !models[1].problem_by_name);
   // Names that a reference is resolved among are those of models.
   EXPECT_TRUE(scan_repository(cache, "org/cut", {}).empty());
+}
+
+// One snapshot stands for a repository: main's, else the newest; where that holds no model, the newest that
+// does.
+TEST(LocalStores, CanonicalRevisions) {
+  namespace fs = std::filesystem;
+  const TestFolder folder("revisions");
+  const HubCache cache(folder.path());
+  const std::string old_commit(40, '1'), new_commit(40, '2'), blob(40, 'a');
+  const auto snapshot = [&](const std::string& repo, const std::string& commit, const char* file, int hours) {
+    fs::create_directories(cache.repo_folder(repo) / "blobs");
+    std::ofstream(cache.blob(repo, blob), std::ios::binary) << "GGUF";
+    cache.link(repo, commit, file, blob);
+    fs::last_write_time(cache.snapshot(repo, commit),
+                        fs::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  const auto canonical = [&](const std::string& repo) {
+    std::vector<std::string> names;
+    for (const LocalModel& model : scan_repository(cache, repo, {}))
+      if (model.canonical) names.push_back(model.commit);
+    return names;
+  };
+  for (const char* repo : {"org/main", "org/none", "org/small"}) {
+    snapshot(repo, old_commit, "m-Q8_0.gguf", 2);
+    snapshot(repo, new_commit, repo == std::string("org/small") ? "config.json" : "m-Q8_0.gguf", 1);
+  }
+  cache.write_ref("org/main", "main", old_commit);
+  cache.write_ref("org/small", "main", new_commit);
+  EXPECT_EQ(canonical("org/main"), std::vector<std::string>{old_commit});
+  EXPECT_EQ(canonical("org/none"), std::vector<std::string>{new_commit});
+  EXPECT_EQ(canonical("org/small"), std::vector<std::string>{old_commit});
 }
 
 }  // namespace

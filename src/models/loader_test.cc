@@ -280,6 +280,28 @@ TEST_F(Loader, OptionsAreRefusedBeforeWeightsAreRead) {
   EXPECT_THAT(refusal(file, bad), testing::HasSubstr("cancelled"));
 }
 
+TEST_F(Loader, TheFactsAreAcceptedBeforeWeightsAreRead) {
+  const fs::path file = path_ / "m";
+  synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, file);
+  LoadOptions with = options();
+  std::vector<int64_t> seen;
+  int steps = 0;
+  with.progress = [&](size_t, size_t) { return ++steps > 0; };
+  with.accept = [&](const ModelInfo& info) {
+    EXPECT_EQ(steps, 0);
+    seen.push_back(info.vocab);
+  };
+  Model::plan(file, with);
+  EXPECT_EQ(seen, std::vector<int64_t>{128});
+  Model::load(file, with);
+  EXPECT_EQ(seen, (std::vector<int64_t>{128, 128}));
+  EXPECT_GT(steps, 0);
+  steps = 0;
+  with.accept = [](const ModelInfo&) { throw_error(ErrorCode::invalid_input, "not this one"); };
+  EXPECT_THAT(refusal(file, with), testing::HasSubstr("not this one"));
+  EXPECT_EQ(steps, 0);
+}
+
 TEST_F(Loader, TokensOutsideTheVocabularyAreNamed) {
   const fs::path file = path_ / "m";
   synthesize(synth_config("llama", "tiny"), synth_format("f32"), 1, file);

@@ -240,6 +240,7 @@ Planned plan_model(Opened& opened, const LoadOptions& options, const std::filesy
   const auto found = opened.checkpoint.warnings();  // of the plan's look at the shapes, too
   info.warnings.assign(found.begin(), found.end());
   info.warnings.insert(info.warnings.end(), config.warnings.begin(), config.warnings.end());
+  if (options.accept) options.accept(info);
   return planned;
 }
 
@@ -438,11 +439,15 @@ const float* Model::hidden(int64_t index) const {
   return reinterpret_cast<const float*>(head_.data(hidden_) + static_cast<size_t>(index) * value.stride);
 }
 
-void Model::check_tokens(std::span<const int32_t> ids, std::string_view source) const {
+void check_tokens(std::span<const int32_t> ids, int64_t vocab, std::string_view source) {
   for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0 || ids[i] >= info_.vocab)
+    if (ids[i] < 0 || ids[i] >= vocab)
       throw_error(ErrorCode::invalid_input, "{}{}token {} at position {} is outside the vocabulary of {}",
-                  printable(source), source.empty() ? "" : ": ", ids[i], i, info_.vocab);
+                  printable(source), source.empty() ? "" : ": ", ids[i], i, vocab);
+}
+
+void Model::check_tokens(std::span<const int32_t> ids) const {
+  models::check_tokens(ids, info_.vocab);
 }
 
 }  // namespace kvasir::models

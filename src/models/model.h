@@ -50,6 +50,8 @@ std::vector<std::string> activation_names();
 // Throws Error{invalid_input}: `what` is not one of them.
 Activations parse_activations(std::string_view text, std::string_view what);
 
+struct ModelInfo;
+
 struct LoadOptions {
   IsaLevel isa = best_isa_level();
   int threads = 1;  // size of the team that will run the programs: sizes per-thread scratch, never a result
@@ -67,6 +69,9 @@ struct LoadOptions {
   bool fuse = true;
   // A packed file to map instead of packing the weights again.
   PackChoice pack;
+  // Told the facts of the headers by every plan and load, before any weight is read: what it throws ends
+  // them. For checks of a request that need to know the model.
+  std::function<void(const ModelInfo& info)> accept;
   // Told what a user should know of the load, such as a packed file that does not match.
   std::function<void(const std::string&)> note;
   bool layers_apart = false;  // a KV layer group of its own for every layer: to measure codecs layer by layer
@@ -127,6 +132,10 @@ struct ModelInfo {
   std::vector<std::string> warnings;  // what the configuration says and is not done, a line each
 };
 
+// Throws Error{invalid_input} naming the first id outside the vocabulary and its position.
+// `source`: what a refusal begins with, such as the file that holds them.
+void check_tokens(std::span<const int32_t> ids, int64_t vocab, std::string_view source = {});
+
 class Model {
  public:
   // `info`, when given, receives the facts that headers tell (the digest of weights is not among them).
@@ -170,9 +179,7 @@ class Model {
   // [hidden]: residual stream after the last layer, before the final norm, of the row of logits(index).
   const float* hidden(int64_t index) const;
 
-  // Throws Error{invalid_input} naming the first id outside the vocabulary and its position.
-  // `source`: what a refusal begins with, such as the file that holds them.
-  void check_tokens(std::span<const int32_t> ids, std::string_view source = {}) const;
+  void check_tokens(std::span<const int32_t> ids) const;  // models::check_tokens of this vocabulary
 
   const program::Program& trunk() const { return trunk_; }  // for `inspect --program` and profiles
   const program::Program& head() const { return head_; }

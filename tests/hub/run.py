@@ -110,11 +110,36 @@ def synth(kind, folder, **settings):
         for name in os.listdir(out):
             with open(os.path.join(out, name), "rb") as file:
                 SYNTH[key][name] = file.read()
-        SYNTH[key]["tokenizer.json"] = b"{}"  # that one is there is what counts
+        SYNTH[key]["tokenizer.json"] = TOKENIZER
     else:
         with open(out, "rb") as file:
-            SYNTH[key] = file.read()
+            SYNTH[key] = with_vocabulary(file.read())
     return SYNTH[key]
+
+
+WORDS = ["a", *(f"w{i}" for i in range(1, 128))]
+TOKENIZER = json.dumps({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None,
+                        "decoder": None, "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(WORDS)}, "unk_token": "a"}}).encode()
+
+
+def with_vocabulary(gguf):
+    """A GGUF file with a vocabulary among its keys, as much as keeps the rest aligned."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    def array(kind, items):
+        return struct.pack("<IIQ", 9, kind, len(items)) + b"".join(items)
+
+    pairs = [text("tokenizer.ggml.model") + struct.pack("<I", 8) + text("llama"),
+             text("tokenizer.ggml.tokens") + array(8, [text(word) for word in ["<unk>", "<s>", "</s>", *WORDS[3:]]]),
+             text("tokenizer.ggml.scores") + array(6, [struct.pack("<f", -i) for i in range(128)]),
+             text("tokenizer.ggml.token_type") + array(5, [struct.pack("<i", 2 if i == 0 else 3 if i < 3 else 1) for i in range(128)])]
+    filler = text("test.filler") + struct.pack("<I", 8)
+    bare = sum(map(len, pairs)) + len(filler) + 8
+    pairs.append(filler + text("x" * (-bare % 32)))
+    gguf = gguf.replace(b"tokenizer.ggml.model", b"tokenizer.ggml.muted")  # which says that there is none
+    magic, version, tensors, keys = struct.unpack("<4sIQQ", gguf[:24])
+    return struct.pack("<4sIQQ", magic, version, tensors, keys + len(pairs)) + b"".join(pairs) + gguf[24:]
 
 
 def test_layout(folder):
@@ -122,7 +147,7 @@ def test_layout(folder):
     place = Place(folder)
     model = synth("bf16", folder)
     files = dict(model, **{"README.md": b"# hi", "pytorch_model.bin": noise(9000), "onnx/model.onnx": noise(9000), "logo.png": noise(100),
-                           "original/consolidated.00.pth": noise(9000), "tokenizer.json": b"{}", "merges.txt": b"a b", "chat_template.jinja": b"hi",
+                           "original/consolidated.00.pth": noise(9000), "merges.txt": b"a b", "chat_template.jinja": b"hi",
                            "additional_chat_templates/tool.jinja": b"tool", "empty.json": b""})
     commit = place.hub.add("org/name", files)
     result = place.get("org/name")
@@ -911,6 +936,22 @@ def test_unsupported(folder):
     check(row["supported"] is False and "has no tokenizer.json" in row["problem"], f"ls says so, too: {row}")
     notes = [json.loads(place.run(verb, "org/spm", "--json").stdout)["notes"] for verb in ("inspect", "fit")]
     check(all(any("tokenizer.model is of another kind" in n for n in given) for given in notes), f"inspect and fit, too: {notes}")
+    # A vocabulary that is broken, or none in a GGUF file.
+    subprocess.run([KVASIR, "synth", os.path.join(folder, "deaf.gguf"), "--format", "gguf-q8_0", "--set", "hidden_size=256", "--set", "intermediate_size=2048"], capture_output=True, check=True)
+    with open(os.path.join(folder, "deaf.gguf"), "rb") as file:
+        deaf = file.read()
+    torn = synth("gguf-q8_0", folder).replace(b"tokenizer.ggml.token_type", b"tokenizer.ggml.token_typo").replace(b"tokenizer.ggml.scores", b"tokenizer.ggml.scared")
+    for name, files, code, says in (("org/broken", dict(model, **{"tokenizer.json": TOKENIZER[:200]}), 1, "org/broken/tokenizer.json"), ("org/odd", dict(model, **{"tokenizer.json": b"{}"}), 1, "tokenizer.json"),
+                                    ("org/deaf", {"m-Q8_0.gguf": deaf}, 3, "has no vocabulary"), ("org/deaf2", {"m-Q8_0.gguf": deaf, "m-Q4_0.gguf": deaf + b"0"}, 3, "has no vocabulary"),
+                                    ("org/torn", {"m-Q8_0.gguf": torn}, 1, "tokenizer.ggml.")):
+        place.hub.add(name, files)
+        result = place.get(name)
+        check(result.returncode == code and says in result.text and "kvasir-plan" not in result.text, f"{name}: refused for its vocabulary: {result.text[:300]}")
+        large = {hashlib.sha256(content).hexdigest() for path, content in files.items() if path.endswith((".gguf", ".safetensors"))}
+        check(not large & set(place.blobs(name)) and not place.incomplete(name), "... and no weights come")
+    check("--force" in place.get("org/deaf").text and place.get("org/deaf", "--force").returncode == 0, "... but with --force")
+    row = json.loads(place.run("ls", "org/deaf", "--json").stdout)[0]
+    check(row["supported"] is False and "has no vocabulary" in row["problem"], f"ls says so, too: {row}")
     # Shards by the index, in spite of another file that looks like weights.
     whole = model["model.safetensors"]
     (length,) = struct.unpack("<Q", whole[:8])
@@ -929,7 +970,7 @@ def test_unsupported(folder):
         text = json.dumps(part).encode()
         text += b" " * (-len(text) % 8)
         shards[file] = struct.pack("<Q", len(text)) + text + content
-    repo = {"config.json": model["config.json"], "tokenizer.json": b"{}", "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": index}).encode(),
+    repo = {"config.json": model["config.json"], "tokenizer.json": TOKENIZER, "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": index}).encode(),
             "consolidated.safetensors": noise(9000), "model-extra.safetensors": noise(9000), **shards}
     commit = place.hub.add("org/shards", repo)
     result = place.get("org/shards")
@@ -1047,7 +1088,7 @@ def test_names_ls_rm(folder):
     place.get("org/two:Q4_0")
     new = place.hub.add("org/two", {"m-Q8_0.gguf": q8, "extra-Q4_0.gguf": synth("gguf-q4_1", folder)}, revision="v2")
     place.get("org/two:Q8_0@v2")
-    rows = {r["name"] for r in json.loads(place.run("ls", "two", "--json").stdout)}
+    rows = {r["name"] for r in json.loads(place.run("ls", "two", "--all-revisions", "--json").stdout)}
     check(rows == {"org/two:Q8_0", "org/two:Q4_0", "org/two:Q8_0@v2"}, f"two revisions: {sorted(rows)}")
     result = place.run("rm", "org/two@main", "--yes", "--json")
     check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == len(q4), f"rm of a revision frees what only it used {result.stderr.decode()[:200]}")

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""The command line as outside scripts use it: its names, what is refused before weights are read, listings. Standard library only.
+
+    breadth.py KVASIR SOURCE_FOLDER [SECTION...]
+"""
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+from harness import ENV, KVASIR, Folder, check, expect_exit, finish, lines_of, read, run
+
+WORDS = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+         "model": {"type": "WordLevel", "vocab": {"a": 0, **{f"w{i}": i for i in range(1, 128)}}, "unk_token": "a"}}
+
+
+def called_as(link, *args):
+    return subprocess.run([link, *args], capture_output=True, env=ENV, timeout=300)
+
+
+def names(at):
+    """kvasir.<verb> is kvasir <verb>."""
+    def link(name):
+        os.symlink(KVASIR, at(name))
+        return at(name)
+
+    check(called_as(link("kvasir.version"), "--json").stdout == run("version", "--json").stdout, "kvasir.version --json")
+    check(called_as(link("kvasir.completion"), "fish").stdout == run("completions", "fish").stdout, "an alias: kvasir.completion")
+    check(called_as(link("kvasir.help"), "eval", "ppl").stdout == run("eval", "ppl", "--help").stdout, "kvasir.help eval ppl")
+    check(called_as(link("kvasir.eval"), "ppl", "--help").stdout == run("eval", "ppl", "--help").stdout, "a verb with verbs: kvasir.eval ppl --help")
+    result = called_as(at("kvasir.version"), "--frob")
+    check(result.returncode == 2 and b"unknown flag --frob" in result.stderr and b"Try: kvasir version --help" in result.stderr, f"a wrong flag of it: {result.stderr}")
+    for name, says in (("kvasir.chta", b"unknown command 'chta': did you mean chat?"), ("kvasir.", b"unknown command ''"), ("kvasir.--help", b"unknown command '--help'")):
+        result = called_as(link(name), "--help")
+        first = result.stderr.split(b"\n")[0]
+        check(result.returncode == 2 and first.startswith(b"kvasir: called as " + name.encode() + b": ") and says in first and not result.stdout, f"{name} is refused: {result.stderr}")
+    check(called_as(link("kvasir-chta"), "--version").stdout == run("--version").stdout, "another name holds no verb")
+
+
+def unreadable(at, name):
+    """A model whose load fails as soon as its weights are read: one of a norm is no number."""
+    model = at(name)
+    run("synth", model, "--seed", 1)
+    at(name + "/tokenizer.json", json.dumps(WORDS))
+    at(name + "/chat_template.jinja", "{{ messages[-1].content }}")
+    weights = bytearray(read(at(name + "/model.safetensors")))
+    (length,) = struct.unpack("<Q", weights[:8])
+    place = json.loads(weights[8:8 + length])["model.norm.weight"]["data_offsets"][0] + 8 + length
+    weights[place:place + 4] = struct.pack("<f", math.nan)
+    at(name + "/model.safetensors", bytes(weights))
+    return model
+
+
+def vocabulary(at):
+    """Ids beyond the vocabulary are refused before weights are read."""
+    model = unreadable(at, "nan")
+    good, bad = at("good.json", "[1, 2, 127]"), at("bad.json", "[1, 2, 128]")
+    line = {"prompt": "a", "raw": True, "max_tokens": 1}
+    many, far = at("many.jsonl", json.dumps(line)), at("far.jsonl", json.dumps(line) + "\n" + json.dumps(dict(line, logit_bias={"128": 1})))
+    prompt = ["--raw", "--prompt", "a w1", "--max-tokens", 1]
+    outside = "outside the vocabulary of 128"
+    for right, wrong, says in (
+            (["generate", model, *prompt, "--logit-bias", "127=1"], ["generate", model, *prompt, "--logit-bias", "128=1"], "logit_bias: token id 128 is " + outside),
+            (["generate", model, "--jsonl", many], ["generate", model, "--jsonl", far], "far.jsonl line 2: logit_bias: token id 128 is " + outside),
+            (["chat", model, "--logit-bias", "127=1"], ["chat", model, "--logit-bias", "128=1"], "logit_bias: token id 128 is " + outside),
+            (["eval", "logits", model, "--tokens", good, "--out", at("l.npy")], ["eval", "logits", model, "--tokens", bad, "--out", at("l.npy")], "bad.json: token 128 at position 2 is " + outside),
+            (["eval", "logits", model, "--tokens", good, "--with", good, "--out", at("l.npy")], ["eval", "logits", model, "--tokens", good, "--with", bad, "--out", at("l.npy")],
+             "bad.json: token 128 at position 2 is " + outside),
+            (["eval", "ppl", model, "--window", 256, "--tokens", good], ["eval", "ppl", model, "--window", 256, "--tokens", bad], "bad.json: token 128 at position 2 is " + outside),
+            (["eval", "kl", model, "--tokens", good, "--against-activations", "f32"], ["eval", "kl", model, "--tokens", bad, "--against-activations", "f32"], "bad.json: token 128"),
+            (["eval", "kv-sensitivity", model, "--tokens", good], ["eval", "kv-sensitivity", model, "--tokens", bad], "bad.json: token 128 at position 2 is " + outside)):
+        expect_exit(1, *right, contains="model.norm.weight", stdin=b"hello\n")
+        expect_exit(2, *wrong, contains=says, stdin=b"hello\n")
+
+
+def gguf(tensors=0, **keys):
+    """A GGUF file of keys alone: strings, booleans and whole numbers."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    def value(of):
+        if isinstance(of, bool):
+            return struct.pack("<I?", 7, of)
+        return struct.pack("<II", 4, of) if isinstance(of, int) else struct.pack("<I", 8) + text(of)
+
+    body = b"".join(text(key) + value(of) for key, of in keys.items())
+    return struct.pack("<4sIQQ", b"GGUF", 3, tensors, len(keys)) + body + bytes(64)
+
+
+def listing(at):
+    """ls: models that take images, sizes, revisions."""
+    home = at("home")
+    os.makedirs(home)
+    env = {"HOME": home, "HF_HUB_CACHE": at("hub"), "KVASIR_MODELS": at("models"), "OLLAMA_MODELS": at("ollama"), "HF_HOME": "", "XDG_DATA_HOME": ""}
+
+    def rows(*args):
+        result = run("ls", "--json", *args, env=env)
+        check(result.returncode == 0, f"ls {' '.join(args)}: {result.stderr}")
+        return {row["name"]: row for row in json.loads(result.stdout)}
+
+    def put(path, content):
+        os.makedirs(os.path.dirname(at(path)), exist_ok=True)
+        return at(path, content)
+
+    run("synth", at("models/plain"), "--seed", 1)
+    run("synth", at("models/seeing"), "--seed", 1)
+    config = json.loads(read(at("models/seeing/config.json")))
+    put("models/seeing/config.json", json.dumps(dict(config, vision_config={"model_type": "siglip_vision_model"})))
+    put("models/nulls/config.json", json.dumps(dict(config, vision_config=None)))
+    put("models/nulls/model.safetensors", read(at("models/plain/model.safetensors")))
+    # In one folder with others, a projector is of the model whose name it has.
+    run("synth", at("models/alpha-Q8_0.gguf"), "--format", "gguf-q8_0")
+    run("synth", at("models/beta-Q8_0.gguf"), "--format", "gguf-q8_0")
+    put("models/mmproj-alpha-f16.gguf", gguf(**{"general.architecture": "clip", "clip.has_vision_encoder": True, "clip.projector_type": "gemma3"}))
+    # One with ears alone.
+    put("models/ears/ears-Q8_0.gguf", read(at("models/beta-Q8_0.gguf")))
+    put("models/ears/mmproj-f16.gguf", gguf(**{"general.architecture": "clip", "clip.has_audio_encoder": True, "clip.projector_type": "ultravox"}))
+    # Named so, and something else.
+    put("models/wrong/wrong-Q8_0.gguf", read(at("models/beta-Q8_0.gguf")))
+    put("models/wrong/mmproj-f16.gguf", gguf(**{"general.architecture": "llama"}))
+    listed = rows()
+    seeing = {name for name, row in listed.items() if row["vision"]}
+    check(seeing == {"seeing", "alpha-Q8_0"} and len(listed) == 7, f"models that take images: {sorted(seeing)} of {sorted(listed)}")
+    check(listed["seeing"]["vision_config_type"] == "siglip_vision_model" and listed["alpha-Q8_0"]["vision_config_type"] == "gemma3", "... and what their vision part is")
+    check("vision_config_type" not in listed["plain"] and listed["plain"]["vision"] is False, "... and of others that they take none")
+    check(set(rows("--vision")) == seeing, "ls --vision")
+    table = run("ls", "--vision", env=env).stdout.decode()
+    check("alpha-Q8_0" in table and "beta-Q8_0" not in table, f"its table: {table}")
+    check(all(row["vision"] is None for row in rows("--quick").values()), "--quick does not look")
+    expect_exit(2, "ls", "--vision", "--quick", env=env, contains="--quick")
+    # Sizes are those that --json prints; the limit is inclusive, with suffixes.
+    sizes = {name: row["bytes"] for name, row in listed.items()}
+    limit = sizes["beta-Q8_0"]
+    for given in (str(limit), str(limit - 1), "10GB", "100K", "1Ki"):
+        number = {"10GB": 10 ** 10, "100K": 100_000, "1Ki": 1024}.get(given) or int(given)
+        wanted = {name for name, size in sizes.items() if size <= number}
+        check(set(rows("--max-size", given)) == wanted, f"ls --max-size {given}: {sorted(wanted)}")
+    for bad in ("10Q", "0", "-1G", "x"):
+        expect_exit(2, "ls", f"--max-size={bad}", env=env, contains="--max-size")
+    check(b"no model like that here" in run("ls", "--max-size", "1", env=env).stdout, "none that small")
+    # Without a vocabulary nothing can be said with a model.
+    check(listed["beta-Q8_0"]["supported"] is False and "has no vocabulary" in listed["beta-Q8_0"]["problem"], f"a GGUF file without a vocabulary does not run: {listed['beta-Q8_0']}")
+
+    # Revisions: of a repository only one is listed, unless all are asked for.
+    repo = "hub/models--org--name"
+    old, new, other = "1" * 40, "2" * 40, "3" * 40
+    for commit, age in ((old, 30), (new, 20), (other, 10)):
+        path = put(f"{repo}/snapshots/{commit}/m-Q8_0.gguf", read(at("models/beta-Q8_0.gguf")))
+        os.utime(os.path.dirname(path), (1_700_000_000 - age, 1_700_000_000 - age))
+    put(f"{repo}/refs/main", old)
+    put(f"{repo}/refs/v2", new)
+    check(set(rows("org/name")) == {"org/name:Q8_0"} and rows("org/name")["org/name:Q8_0"]["commit"] == old, "main is what is listed of a repository")
+    every = rows("org/name", "--all-revisions")
+    check({name: (row["commit"], row["canonical"]) for name, row in every.items()} ==
+          {"org/name:Q8_0": (old, True), "org/name:Q8_0@v2": (new, False), f"org/name:Q8_0@{other}": (other, False)}, f"--all-revisions: {sorted(every)}")
+    result = run("ls", "org/name", env=env)
+    check(b"2 more of other revisions: --all-revisions" in result.stderr and result.stdout.count(b"org/name") == 1, f"what is left out is said: {result.stderr}")
+    check(not run("ls", "org/name", "--all-revisions", env=env).stderr, "... and with all of them there is nothing to say")
+    os.remove(at(f"{repo}/refs/main"))
+    check([row["commit"] for row in rows("org/name").values()] == [other], "without main it is the newest")
+
+
+sections = {"names": names, "vocabulary": vocabulary, "listing": listing}
+for name in sys.argv[3:] or sections:
+    with tempfile.TemporaryDirectory() as scratch:
+        sections[name](Folder(scratch))
+finish()
