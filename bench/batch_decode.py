@@ -27,11 +27,14 @@ def measure(arguments):
     for _ in range(arguments.rounds):
         for batch in batches:
             command = [arguments.kvasir, "bench", arguments.model, "-p", "0", "-n", arguments.tokens, "--runs", "2", "--batch", batch,
-                       "--chunk", max(batches), "-t", arguments.threads, "--json"]
+                       "--chunk", max(batches), "-t", arguments.threads, "--force", "--json"]
             done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
             if done.returncode != 0:
                 sys.exit(f"batch_decode.py: {' '.join(map(str, command))}: exit status {done.returncode}\n{done.stderr.strip()}")
             out = json.loads(done.stdout)
+            for when in ("before", "during"):
+                if seen := out.get("machine", {}).get("busy_" + when):
+                    print(f"{batch} rows: busy {when}: {'; '.join(seen)}", file=sys.stderr)
             read, peak = max(read, out["read_bandwidth_gb_s"]), max(peak, out["peak_arithmetic_gop_s"])
             if batch not in best or out["decode_tokens_per_s"] > best[batch]["decode_tokens_per_s"]:
                 best[batch] = out

@@ -161,7 +161,7 @@ def generate_chat(r):
 @check("interface/bench-json")
 def bench_json(r):
     r.need("bench")
-    out = r.json("bench", r.model("smollm2"), "-p", 64, "-n", 8, "-t", 2)
+    out = r.json("bench", r.model("smollm2"), "-p", 64, "-n", 8, "-t", 2, "--force")
     names = ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_bandwidth_fraction", "prefill_arithmetic_fraction",
              "read_bandwidth_gb_s", "peak_arithmetic_gop_s")
     expect(all(isinstance(out.get(n), (int, float)) and out[n] > 0 for n in names), f"bench prints {sorted(out)}")

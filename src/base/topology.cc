@@ -44,7 +44,35 @@ std::vector<std::string> folders_up(const std::string& mount, std::filesystem::p
   return folders;
 }
 
+// The controllers and the group of each line of /proc/self/cgroup, "hierarchy:controllers:group"; version 2
+// has hierarchy 0 and names no controllers (https://man7.org/linux/man-pages/man7/cgroups.7.html).
+std::vector<std::pair<std::string, std::string>> own_groups(const std::filesystem::path& root) {
+  std::vector<std::pair<std::string, std::string>> out;
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    out.emplace_back(line.substr(first + 1, second - first - 1), line.substr(second + 1));
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<std::string> cgroup_cpu_folders(const std::filesystem::path& root) {
+  const std::string groups = (root / "sys/fs/cgroup").string();
+  std::set<std::string> folders = {groups, groups + "/cpu"};
+  for (const auto& [controllers, group] : own_groups(root)) {
+    if (controllers.empty())
+      for (const std::string& folder : folders_up(groups, group)) folders.insert(folder);
+    std::istringstream list(controllers);
+    for (std::string controller; std::getline(list, controller, ',');)
+      if (controller == "cpu")
+        for (const std::string& folder : folders_up(groups + "/cpu", group)) folders.insert(folder);
+  }
+  return {folders.begin(), folders.end()};
+}
 
 CgroupLimits cgroup_limits(const std::filesystem::path& root) {
   CgroupLimits limits;
@@ -70,15 +98,7 @@ CgroupLimits cgroup_limits(const std::filesystem::path& root) {
     const long period = number_in(folder + "/cpu.cfs_period_us", 0);
     if (quota > 0 && period > 0) lower_cpus(static_cast<double>(quota) / static_cast<double>(period));
   };
-  // Lines are "hierarchy:controllers:group"; version 2 has hierarchy 0 and names no controllers
-  // (https://man7.org/linux/man-pages/man7/cgroups.7.html).
-  std::ifstream file(root / "proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1);
+  for (const auto& [controllers, group] : own_groups(root)) {
     if (controllers.empty())
       for (const std::string& folder : folders_up(groups, group)) version2(folder);
     std::istringstream list(controllers);

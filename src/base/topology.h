@@ -35,6 +35,8 @@ struct CgroupLimits {
 };
 // `root`: where /proc and /sys are, for tests.
 CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
+// Where those groups keep what the kernel says of their processor time, each once.
+std::vector<std::string> cgroup_cpu_folders(const std::filesystem::path& root = "/");
 
 // What discover_topology finds out about one logical processor, and the order it makes of them: for tests.
 struct LogicalCpu {

@@ -1,5 +1,7 @@
 // `kvasir bench`: speed of prefill and decode, as fractions of what this machine can do, measured in the same
 // run.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -12,6 +14,7 @@
 #include "cli/flags.h"
 #include "cli/kv_report.h"
 #include "cli/limits_report.h"
+#include "cli/machine_state.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/starter_models.h"
@@ -30,6 +33,7 @@ struct BenchFlags {
   int64_t depth = 0;
   int runs = 3;
   bool profile = false;
+  bool force = false;
   bool json = false;
 };
 
@@ -167,8 +171,17 @@ int bench(const BenchFlags& flags) {
   options.context_hint = needed;
   options.load.chunk = static_cast<int>(
       std::max<int64_t>(1, std::min<int64_t>(options.load.chunk, std::max<int64_t>(flags.prompt, 1))));
-  const std::unique_ptr<engine::Engine> engine =
-      engine::Engine::open(resolve_model(flags.load.model), options);
+  const std::filesystem::path path = resolve_model(flags.load.model);
+  MachineState machine;
+  if (!machine.busy_before().empty() && !flags.force) {
+    std::fprintf(
+        stderr,
+        "kvasir: this machine is busy, numbers measured now would say little: %s (--force measures all "
+        "the same)\n",
+        fmt::format("{}", fmt::join(machine.busy_before(), "; ")).c_str());
+    return kExitFailure;
+  }
+  const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);
   models::Model& model = engine->model();
   if (needed > engine->context_limit())
     throw_error(ErrorCode::invalid_input,
@@ -220,6 +233,7 @@ int bench(const BenchFlags& flags) {
                                                       static_cast<double>(memory.weights_bytes))
                                   : 1;
 
+  machine.begin();
   if (flags.prompt > 0) {
     const std::vector<int32_t> ids = synthetic_ids(flags.prompt, vocab, 1);
     std::vector<double> seconds;
@@ -233,6 +247,7 @@ int bench(const BenchFlags& flags) {
       engine->prefill(context, ids, engine::WantLogits::last);
       if (run > 0) seconds.push_back(seconds_since(start));  // the first run warms caches and clocks up
       limits.push_back(probe.measure());
+      machine.after_run();
     }
     measured.insert(measured.end(), limits.begin(), limits.end());
     if (flags.profile) {
@@ -290,6 +305,7 @@ int bench(const BenchFlags& flags) {
         cache_bytes.push_back(run_bytes);
       }
       limits.push_back(probe.measure());
+      machine.after_run();
     }
     measured.insert(measured.end(), limits.begin(), limits.end());
     if (flags.profile) {
@@ -323,6 +339,8 @@ int bench(const BenchFlags& flags) {
                                       *std::max_element(reads.begin(), reads.end())};
   out["ledger_bytes"] = engine->ledger().total();
   out["peak_resident_bytes"] = peak_resident_bytes();
+  out["machine"] = machine.json();
+  out["machine"]["forced"] = flags.force;
 
   if (flags.json) {
     print_json(out, 1);
@@ -348,6 +366,7 @@ int bench(const BenchFlags& flags) {
     std::printf("  decode   %3d rows, depth %-6lld %8.1f tokens/s  %s\n", batch,
                 static_cast<long long>(flags.depth), out["decode_tokens_per_s"].get<double>(),
                 nearer("decode").c_str());
+  std::fputs(machine.text().c_str(), stdout);
   if (out.contains("prefill_profile")) print_profile("prefill, last run", out["prefill_profile"]);
   if (out.contains("decode_profile")) print_profile("decode, last run", out["decode_profile"]);
   return kExitDone;
@@ -370,6 +389,7 @@ void add_bench(CLI::App& app, Invocation& invocation) {
             "Counted runs, after one that warms up; the median counts (default 3)", 1, 1000);
   command->add_flag("--profile", flags->profile,
                     "A table of ops: time, bytes, operations, fraction of the limit");
+  command->add_flag("--force", flags->force, "Measure on a busy machine, too, and say that it was");
   add_json(*command, flags->json);
   command->footer("Example: kvasir bench smollm2 -p 512 -n 64 -t 2 --batch 4");
   command->callback([flags, &invocation] { invocation.work = [flags] { return bench(*flags); }; });

@@ -48,7 +48,8 @@ if "broken" in flags[1]:
 batch = int(of("--batch", 1))
 print(json.dumps({{"prefill_tokens_per_s": 100.0, "decode_tokens_per_s": 10.0 * batch, "decode_bandwidth_fraction": 0.5,
                   "prefill_arithmetic_fraction": 0.25, "read_bandwidth_gb_s": 20.0, "peak_arithmetic_gop_s": 1000.0,
-                  "decode_weight_bytes": 1e9, "decode_kv_bytes": 1e6, "decode_operations": 1e9 * batch, "depth": of("--depth", 0)}}))
+                  "decode_weight_bytes": 1e9, "decode_kv_bytes": 1e6, "decode_operations": 1e9 * batch, "depth": of("--depth", 0),
+                  "machine": {{"busy_before": ["others take 1.50 of 2 processors"] if "busy" in flags[1] else [], "busy_during": []}}}}))
 """
 
 
@@ -76,6 +77,8 @@ def batch_decode(work):
     measure("m.gguf", "--batches", "1,2", "--title", "<A & B>")
     tree = draw()
     check(tree is not None and "<A & B>" in "".join(tree.getroot().itertext()), "a title with < and & stays itself")
+    status, _, error = measure("busy.gguf", "--batches", "2")
+    check(status == 0 and "2 rows: busy before: others take 1.50 of 2 processors" in error, f"a busy machine is told: {error[-300:]}")
     status, _, error = measure("broken.gguf")
     check(status != 0 and "says kvasir" in error and "Traceback" not in error, f"kvasir's message is shown: {error[-300:]}")
 

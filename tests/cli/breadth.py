@@ -6,6 +6,7 @@
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -163,7 +164,31 @@ def listing(at):
     check([row["commit"] for row in rows("org/name").values()] == [other], "without main it is the newest")
 
 
-sections = {"names": names, "vocabulary": vocabulary, "listing": listing}
+def busy(at):
+    """bench: no numbers of a busy machine but with --force, and what the machine did beside them."""
+    bench = ["bench", "smollm2", "-p", 16, "-n", 2, "--runs", 2]
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() + 1)]
+    try:
+        result = expect_exit(1, *bench, contains="this machine is busy")
+        message = result.stderr.decode()
+        check(re.search(r"others take [0-9.]+ of \d+ processors", message) and "--force" in message and not result.stdout, f"it says by what: {message}")
+        check(b"unknown model" not in result.stderr and run("bench", "smollm2", "--json").stdout == b"", "nor with --json")
+        out = json.loads(run(*bench, "--force", "--json").stdout)
+        machine = out["machine"]
+        check(out["decode_tokens_per_s"] > 0 and machine["forced"] is True and machine["busy"] is True and any("others take" in reason for reason in machine["busy_before"]), f"--force measures, and says so: {machine}")
+        # In turns with one loop more than there are processors: at least one of them was never ours.
+        check(machine["before"]["other_cpus"] > 0.2 and machine["during"]["other_cpus"] > 0.2 and machine["during"]["runs"] == 6 and 1 <= machine["during"]["busy_runs"] <= 6, f"others' processors are counted: {machine}")
+        check(machine["processors"] == os.cpu_count() and machine["after"]["load_average"] > 0 and set(machine["before"]) >= {"swapped_pages", "memory_stall", "throttled_periods", "thermal_throttles"}, f"the state: {machine}")
+        text = run(*bench, "--force").stdout.decode()
+        check(re.search(r"^  BUSY     before: .*others take", text, re.MULTILINE) and re.search(r"^  BUSY     in \d of 6 runs: ", text, re.MULTILINE) and "  machine  " in text, f"and so does the text: {text}")
+        expect_exit(2, "bench", "smollm2", "--frobnicate", contains="--frobnicate")
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+sections = {"busy": busy, "names": names, "vocabulary": vocabulary, "listing": listing}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))

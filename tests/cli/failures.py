@@ -117,7 +117,7 @@ def signals(at):
         "eval ppl": ["eval", "ppl", "smollm2", "--file", prose, "--window", 512],
         "eval kl": ["eval", "kl", "smollm2", "--file", prose, "--against-activations", "f32", "--window", 512],
         "eval kv-sensitivity": ["eval", "kv-sensitivity", "smollm2", "--tokens", at("short.json"), "--out", inside("kv.json")],
-        "bench": ["bench", "smollm2", "-p", 512, "-n", 200, "--runs", 9],
+        "bench": ["bench", "smollm2", "-p", 512, "-n", 200, "--runs", 9, "--force"],
         "generate": ["generate", "smollm2", "--prompt", "Tell a long story.", "--ignore-eos", "--max-tokens", 4000],
         "generate --json": ["generate", "smollm2", "--prompt", "Tell a long story.", "--ignore-eos", "--max-tokens", 4000, "--json"],
         "generate of a long prompt": ["generate", "smollm2", "--file", prose, "--chunk", 64],

@@ -250,7 +250,7 @@ def main(folder):
         check(peak <= 1.05 * plan["total_bytes"], f"peak resident {peak / 1e6:.0f} MB of {plan['total_bytes'] / 1e6:.0f} MB planned")
 
     # bench and doctor have the fields that scripts read.
-    bench = json.loads(run("bench", "smollm2", "-p", "32", "-n", "4", "--runs", "1", "--json").stdout)
+    bench = json.loads(run("bench", "smollm2", "-p", "32", "-n", "4", "--runs", "1", "--force", "--json").stdout)
     wanted = ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_bandwidth_fraction", "prefill_arithmetic_fraction", "read_bandwidth_gb_s", "peak_arithmetic_gop_s")
     check(all(bench.get(k, 0) > 0 for k in wanted), "bench --json has its fields")
     check("isa" in json.loads(run("doctor", "--quick", "--json").stdout), "doctor --json")

@@ -610,7 +610,7 @@ def bad_input(at):
     ids = at("ids.json", "[300, 301]")
     expect_exit(1, "eval", "logits", "smollm2", "--tokens", ids, "--out", at.path, contains="Is a directory")
     expect_exit(2, "eval", "logits", "smollm2", "--tokens", ids, "--out", "-", contains="/dev/stdout")
-    empty = json.loads(run("bench", "smollm2", "-p", 0, "-n", 0, "--json").stdout)
+    empty = json.loads(run("bench", "smollm2", "-p", 0, "-n", 0, "--force", "--json").stdout)
     check(empty["prefill_tokens_per_s"] is None and empty["decode_bandwidth_fraction"] is None, "bench --json has its keys, whatever was measured")
     check(run("version", "--no-json").stdout == run("version").stdout and json.loads(run("generate", "smollm2", "--prompt", "hi", "--max-tokens", 2, "--no-raw", "--json").stdout), "--no-x of a flag")
     expect_exit(2, "generate", "smollm2", "--no-jsn", contains="--no-jsn")
@@ -715,7 +715,7 @@ def packed(at):
         got, message = tokens()
         check(got == want and message.count("\n") == 1 and "damaged packed model" in message and "packed in memory" in message, f"--pack auto, byte {where} flipped: a note, and the same tokens: {message}")
         expect_exit(1, "generate", model, *ask, "--pack", beside, contains="damaged packed model")
-        result = run("bench", model, "-p", 8, "-n", 1, "--runs", 1, "--json")
+        result = run("bench", model, "-p", 8, "-n", 1, "--runs", 1, "--force", "--json")
         check(result.returncode == 0 and b"packed in memory" in result.stderr, f"bench too: {result.stderr[-200:]}")
         check((pack_file() == "") == (where == 70), "fit reads the header alone")
     # Another model's file.
@@ -757,7 +757,7 @@ PLAIN_KEY = 30 * 3 * 128 * 2
 
 def benchmark(at):
     def bench(*flags):
-        result = run("bench", "smollm2", "-p", 0, "-n", 2, "--runs", 1, "--json", *flags)
+        result = run("bench", "smollm2", "-p", 0, "-n", 2, "--runs", 1, "--force", "--json", *flags)
         check(result.returncode == 0, f"bench {flags}: {result.stderr[-200:]}")
         return json.loads(result.stdout)
 
@@ -777,7 +777,7 @@ def benchmark(at):
     check(0 < out["decode_bandwidth_fraction"] and 0 < out["decode_arithmetic_fraction"] and out["prefill_limit"] is None, "both fractions")
     nearer = max(("memory", out["decode_bandwidth_fraction"]), ("arithmetic", out["decode_arithmetic_fraction"]), key=lambda pair: pair[1])[0]
     check(out["decode_limit"] == nearer, "the nearer limit is named")
-    text = run("bench", "smollm2", "-p", 8, "-n", 1, "--runs", 1).stdout.decode()
+    text = run("bench", "smollm2", "-p", 8, "-n", 1, "--runs", 1, "--force").stdout.decode()
     check(text.count("% of the memory limit") + text.count("% of the arithmetic limit") == 2, f"and shown: {text}")
     # Rows below --kv-start are plain; 8 bits with a scale and a bias in 16 a group of 64 are 8.5 a channel.
     plain = bench("--depth", 1000, "--kv", "affine:8", "--kv-start", 3000)["decode_kv_bytes"]
