@@ -119,17 +119,19 @@ void PrefixFlags::add_disk_to(CLI::App& command) {
       ->needs(bytes);
 }
 
+std::string PrefixFlags::unused_interval(bool kept, bool points) const {
+  if (interval_option == nullptr || interval_option->count() == 0 || (kept && points)) return {};
+  return fmt::format("--state-snapshot-interval does nothing: {}",
+                     !kept ? "no prompt is kept here"
+                           : "this model has neither windows nor recurrent layers, and resumes at any token");
+}
+
 void PrefixFlags::note_unused(engine::Engine& engine) const {
-  if (interval_option == nullptr || interval_option->count() == 0) return;
   const kv::CacheShape& shape = engine.cache().shape();
   const bool windows = std::any_of(shape.groups.begin(), shape.groups.end(),
                                    [](const auto& group) { return group.geometry.window.has_value(); });
-  if (engine.prefixes() == nullptr)
-    std::fprintf(stderr, "kvasir: note: --state-snapshot-interval does nothing: no prompt is kept here\n");
-  else if (!windows && shape.state_bytes == 0)
-    std::fprintf(stderr,
-                 "kvasir: note: --state-snapshot-interval does nothing: this model has neither windows nor "
-                 "recurrent layers, and resumes at any token\n");
+  const std::string unused = unused_interval(engine.prefixes() != nullptr, windows || shape.state_bytes > 0);
+  if (!unused.empty()) std::fprintf(stderr, "kvasir: note: %s\n", unused.c_str());
 }
 
 std::filesystem::path PrefixFlags::store_folder() const {

@@ -47,7 +47,10 @@ struct PrefixFlags {
   void add_to(CLI::App& command);
   // Of verbs that compute, after add_to: where prompts are kept on disk, beside conversations.
   void add_disk_to(CLI::App& command);
-  // What was asked for and does nothing with this model and these flags; on standard error.
+  // Why --state-snapshot-interval, if it was given, does nothing; empty: it was not, or does something.
+  // `kept`: prompts are kept; `points`: the model comes back to certain tokens of a prompt only.
+  std::string unused_interval(bool kept, bool points) const;
+  // The same of a model that is loaded; on standard error.
   void note_unused(engine::Engine& engine) const;
   std::filesystem::path store_folder() const;                         // --prompt-cache-dir or its default
   void apply(engine::EngineOptions& options, bool by_default) const;  // throws Error naming the flag

@@ -68,6 +68,9 @@ struct MemoryReport {
   size_t workspace_bytes = 0;
   size_t process_bytes = 0;
   size_t prefix_bytes = 0;  // what the prefix cache may add to kv_bytes while running
+  // Models with windows or recurrent layers come back to certain tokens of a prompt only: what one such point
+  // keeps at most of pages that later tokens leave behind, and of state. 0: they come back to any token.
+  size_t resume_point_bytes = 0;
   size_t total_bytes = 0;
   size_t available_bytes = 0;
   bool fits = false;

@@ -23,6 +23,19 @@ size_t available_bytes(const EngineOptions& options) {
   return options.memory_budget > 0 ? options.memory_budget : discover_topology().available_bytes;
 }
 
+// A window's tokens begin and end anywhere in a page.
+size_t resume_point_bytes(const models::MemoryPlan& plan, const std::vector<kv::GroupBytes>& pools) {
+  size_t bytes = plan.kv_shape.state_bytes;
+  for (size_t g = 0; g < plan.kv_groups.size(); ++g) {
+    const kv::GroupGeometry& geometry = plan.kv_groups[g].geometry;
+    if (!geometry.window) continue;
+    const auto page = static_cast<size_t>(geometry.page_tokens);
+    const size_t pages = (static_cast<size_t>(*geometry.window - 1) + page - 1) / page + 1;
+    bytes += pages * std::max(plan.kv_groups[g].page_bytes, pools[g].plain_page_bytes);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 EngineOptions with_defaults(const EngineOptions& given) {
@@ -106,6 +119,7 @@ MemoryReport plan_memory(const std::filesystem::path& path, const EngineOptions&
   const kv::CacheBytes kv = plan_cache(plan.kv_shape, options, report.context).bytes;
   report.kv_bytes = kv.bytes;
   report.kv_pools = kv.groups;
+  report.resume_point_bytes = resume_point_bytes(plan, report.kv_pools);
   report.prefix_bytes = kv.limit_bytes - kv.bytes;
   report.total_bytes = report.weights_bytes + report.kv_bytes + report.workspace_bytes +
                        report.process_bytes + report.prefix_bytes;
