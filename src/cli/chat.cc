@@ -111,6 +111,7 @@ constexpr char kHelp[] =
     "/system [TEXT]   show, or set, the system message (and reset)\n"
     "/set [NAME=VALUE] show, or change, a setting: temperature, top_k, top_p, min_p,\n"
     "                 repetition_penalty, max_tokens, seed, or a variable of the chat template\n"
+    "/temp X          /set temperature=X\n"
     "/retry           answer the last message again\n"
     "/undo            forget the last message and its answer\n"
     "/save NAME       keep the conversation on disk, with all that the model holds of it\n"
@@ -181,6 +182,8 @@ class Conversation {
       note(flags_, "{}", undo() ? "(the last message is forgotten)" : "(nothing to forget)");
     } else if (verb == "/set") {
       set(rest);
+    } else if (verb == "/temp") {
+      set(rest.empty() ? rest : "temperature=" + rest);
     } else {
       throw_error(ErrorCode::invalid_input, "unknown command {}; /help lists them", printable(verb));
     }
@@ -618,7 +621,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<ChatFlags>();
   auto system_path = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
-  add_text(*command, "--system", flags->system, "TEXT", "System message");
+  add_text(*command, "--system,--system-prompt", flags->system, "TEXT", "System message");
   CLI::Option* system_file =
       add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")
           ->excludes(command->get_option("--system"));

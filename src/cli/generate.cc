@@ -254,7 +254,8 @@ void add_generate(CLI::App& app, Invocation& invocation) {
       add_text(*command, "--prompt,-p", flags->prompt, "TEXT", "The prompt ('-': standard input)");
   CLI::Option* file =
       add_text(*command, "--file", flags->file, kFileValue, "A file that holds the prompt")->excludes(prompt);
-  CLI::Option* system = add_text(*command, "--system", flags->system, "TEXT", "System message");
+  CLI::Option* system =
+      add_text(*command, "--system,--system-prompt", flags->system, "TEXT", "System message");
   CLI::Option* system_file =
       add_text(*command, "--system-file", *system_path, kFileValue, "A file that holds it")->excludes(system);
   command->add_flag("--raw", flags->raw, "No chat template: complete the text as it is");

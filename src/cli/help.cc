@@ -59,8 +59,20 @@ std::string names_line(const std::string& title, const std::vector<std::string>&
   return fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 
-std::string entry(const OptionDescription& option) {
-  return entry(head(option), option.help + (option.repeatable ? "; repeatable" : ""));
+// Where all names of a flag leave no room, its first long one and what is shorter.
+std::string short_head(const OptionDescription& option) {
+  std::string text = head(option);
+  if (text.size() + 4 <= kColumn || option.positional) return text;
+  OptionDescription shorter = option;
+  const std::string name = brief(option);
+  std::erase_if(shorter.names,
+                [&](const std::string& other) { return other.starts_with("--") && other != name; });
+  return head(shorter);
+}
+
+std::string entry(const OptionDescription& option, bool all) {
+  return entry(all ? head(option) : short_head(option),
+               option.help + (option.repeatable ? "; repeatable" : ""));
 }
 
 bool asks_for_help(const OptionDescription& option) {
@@ -88,7 +100,7 @@ std::string brief_help(const CommandDescription& command) {
     if (option.minor)
       more.push_back(brief(option));
     else
-      text += entry(option);
+      text += entry(option, false);
   }
   text += entry("-h, --help, --help-all", "This help, or every flag explained");
   if (!more.empty()) text += names_line(kMinorGroup, more);
@@ -107,7 +119,7 @@ std::string full_help(const CommandDescription& command) {
   if (!command.commands.empty()) text += "\n";
   for (const OptionGroup& group : command.groups) {
     if (!group.title.empty()) text += "\n" + group.title + "\n";
-    for (const OptionDescription& option : group.options) text += entry(option);
+    for (const OptionDescription& option : group.options) text += entry(option, true);
   }
   if (!command.footer.empty()) text += "\n" + command.footer + "\n";
   return text;

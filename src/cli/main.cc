@@ -116,11 +116,13 @@ int run(int argc, char** argv) {
   add_get(app, invocation);
   add_ls(app, invocation);
   add_rm(app, invocation);
+  add_gc(app, invocation);
   add_fit(app, invocation);
   add_inspect(app, invocation);
   add_pack(app, invocation);
   add_bench(app, invocation);
   add_eval(app, invocation);
+  add_perplexity(app, invocation);
   add_tokenize(app, invocation);
   add_detokenize(app, invocation);
   add_render(app, invocation);

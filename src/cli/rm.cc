@@ -1,19 +1,17 @@
 // `kvasir rm`: removes a model's files, and of the Hugging Face cache what no other snapshot uses.
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <map>
 #include <set>
 
 #include "base/error.h"
-#include "base/file_error.h"
 #include "cli/command.h"
 #include "cli/model_names.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/removal.h"
 #include "hub/settings.h"
 
 namespace kvasir::cli {
@@ -28,39 +26,6 @@ struct RmFlags {
   bool dry_run = false;
   bool json = false;
 };
-
-struct Removal {
-  std::vector<fs::path> files;    // links first, then what they lead to
-  std::vector<fs::path> folders;  // to be removed when they are empty afterwards, innermost first
-  std::vector<fs::path> trees;    // removed whole
-  fs::path refs;                  // below it, those that name one of `commits` go
-  std::set<std::string> commits;
-  std::set<fs::path> shared;  // files that stay, because another model uses them
-};
-
-uint64_t size_of(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (error || !fs::is_regular_file(status)) return 0;
-  // A file with another name elsewhere frees nothing.
-  if (fs::hard_link_count(path, error) > 1) return 0;
-  const uint64_t size = fs::file_size(path, error);
-  return error ? 0 : size;
-}
-
-// All links below `folder`, with the blob that each leads to.
-std::map<fs::path, fs::path> links_below(const fs::path& folder) {
-  std::map<fs::path, fs::path> out;
-  std::error_code error;
-  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::error_code ignored;
-    if (at->is_symlink(ignored))
-      out[at->path()] = (at->path().parent_path() / fs::read_symlink(at->path(), ignored)).lexically_normal();
-    else if (at->is_regular_file(ignored))
-      out[at->path()] = at->path();
-  }
-  return out;
-}
 
 // Of a repository of the cache: the files of `models`, snapshots that hold nothing else, and the blobs that
 // nothing else links to. With all that ls lists of it, the repository goes whole, snapshots without weights
@@ -139,76 +104,6 @@ Removal from_ollama(const std::vector<hub::LocalModel>& all, const hub::LocalMod
   return removal;
 }
 
-uint64_t bytes_of(const std::set<fs::path>& files) {
-  uint64_t bytes = 0;
-  for (const fs::path& file : files) bytes += size_of(file);
-  return bytes;
-}
-
-uint64_t freed_bytes(const Removal& removal) {
-  std::set<fs::path> files(removal.files.begin(), removal.files.end());
-  for (const fs::path& tree : removal.trees) {
-    std::error_code error;
-    for (fs::recursive_directory_iterator at(tree, error), end; !error && at != end; at.increment(error))
-      files.insert(at->path());
-  }
-  return bytes_of(files);
-}
-
-// A download that is running holds the lock of the blob that it writes.
-std::vector<hub::FileLock> lock_blobs(const hub::HubCache& cache, const std::string& repo) {
-  std::vector<hub::FileLock> locks;
-  std::error_code error;
-  const fs::path folder = cache.lock_file(repo, "x").parent_path();
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    hub::FileLock lock;
-    if (!lock.try_acquire(at->path()))
-      throw_error(ErrorCode::invalid_input, "{}: is being fetched right now: wait, or stop the other process",
-                  repo);
-    locks.push_back(std::move(lock));
-  }
-  return locks;
-}
-
-void carry_out(const Removal& removal) {
-  std::error_code error;
-  for (const fs::path& file : removal.files) {
-    fs::remove(file, error);
-    if (error)
-      throw_error(file_error(error.value()), "{}: cannot be removed: {}", printable(file.string()),
-                  error.message());
-  }
-  if (!removal.refs.empty())
-    for (fs::recursive_directory_iterator at(removal.refs, error), end; !error && at != end;
-         at.increment(error)) {
-      std::error_code ignored;
-      if (!at->is_regular_file(ignored) || at->file_size(ignored) > 64) continue;
-      std::string text(64, '\0');
-      if (std::FILE* file = std::fopen(at->path().c_str(), "rb")) {
-        text.resize(std::fread(text.data(), 1, text.size(), file));
-        std::fclose(file);
-      }
-      if (removal.commits.contains(text.substr(0, 40))) fs::remove(at->path(), ignored);
-    }
-  for (const fs::path& folder : removal.folders)
-    if (fs::is_empty(folder, error) && !error) fs::remove(folder, error);
-  for (const fs::path& tree : removal.trees) {
-    fs::remove_all(tree, error);
-    if (error)
-      throw_error(file_error(error.value()), "{}: cannot be removed: {}", printable(tree.string()),
-                  error.message());
-  }
-}
-
-bool confirmed(const std::string& question) {
-  if (isatty(STDIN_FILENO) == 0)
-    throw_error(ErrorCode::invalid_input, "{} nobody to ask: give --yes", question);
-  std::fprintf(stderr, "%s [y/N] ", question.c_str());
-  std::string answer;
-  std::getline(std::cin, answer);
-  return answer == "y" || answer == "Y" || answer == "yes";
-}
-
 // The models that NAME means: one, or all of a repository (a revision of it) that is named without more.
 std::vector<const hub::LocalModel*> find(const std::vector<hub::LocalModel>& all, const std::string& name) {
   std::vector<const hub::LocalModel*> found = models_called(all, name);
@@ -257,7 +152,9 @@ int rm(const RmFlags& flags) {
   Removal removal;
   std::vector<hub::FileLock> locks;
   if (store == hub::Store::huggingface) {
-    locks = lock_blobs(cache, found.front()->repo);
+    if (!lock_blobs(cache, found.front()->repo, locks))
+      throw_error(ErrorCode::invalid_input, "{}: is being fetched right now: wait, or stop the other process",
+                  found.front()->repo);
     removal = from_cache(cache, all, found);
   } else if (store == hub::Store::ollama) {
     removal = from_ollama(all, *found.front());
@@ -279,16 +176,13 @@ int rm(const RmFlags& flags) {
   const std::string what = fmt::format(
       "{} ({}{})", list, size_text(bytes),
       shared > 0 ? fmt::format("; {} more stay: another model uses them", size_text(shared)) : "");
-  if (flags.dry_run) {
+  if (!flags.yes || flags.dry_run) {
     if (flags.json)
       print_json({{"removed", false}, {"models", names}, {"freed_bytes", bytes}});
     else
       std::printf("would remove %s\n", what.c_str());
+    if (!flags.dry_run) std::fprintf(stderr, "kvasir: nothing was removed: --yes does it\n");
     return kExitDone;
-  }
-  if (!flags.yes && !confirmed(fmt::format("remove {}?", what))) {
-    std::fprintf(stderr, "nothing was removed\n");
-    return kExitFailure;
   }
   carry_out(removal);
   if (flags.json)
@@ -306,9 +200,9 @@ void add_rm(CLI::App& app, Invocation& invocation) {
   add_text(*command, "NAME", flags->model, kModelValue,
            "As `kvasir ls` prints it; org/name alone means all of the repository")
       ->required();
-  command->add_flag("--yes,-y", flags->yes, "Do not ask");
+  CLI::Option* yes = command->add_flag("--yes,-y", flags->yes, "Do it; without this, only say what would go");
   command->add_flag("--force", flags->force, "Also files that belong to Ollama or LM Studio");
-  command->add_flag("--dry-run", flags->dry_run, "Only say what would be freed");
+  command->add_flag("--dry-run", flags->dry_run, "Only say what would be freed, on purpose")->excludes(yes);
   add_json(*command, flags->json);
   command->footer(
       "Examples:\n"

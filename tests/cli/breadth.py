@@ -7,12 +7,13 @@ import json
 import math
 import os
 import re
+import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 
-from harness import ENV, KVASIR, Folder, check, expect_exit, finish, lines_of, read, run
+from harness import ENV, KVASIR, Folder, check, expect_exit, finish, read, read_npy, run
 
 WORDS = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
          "model": {"type": "WordLevel", "vocab": {"a": 0, **{f"w{i}": i for i in range(1, 128)}}, "unk_token": "a"}}
@@ -188,7 +189,106 @@ def busy(at):
             loop.wait()
 
 
-sections = {"busy": busy, "names": names, "vocabulary": vocabulary, "listing": listing}
+def matrix(at):
+    """fit --matrix: each cell is what fit with its flags says."""
+    def table(*args, code=0):
+        result = run("fit", "smollm2", "--matrix", "--json", *args)
+        check(result.returncode == code, f"fit --matrix {' '.join(map(str, args))}: {result.returncode} {result.stderr}")
+        return json.loads(result.stdout)
+
+    usual = table("--threads", 2)
+    check(usual["contexts"] == [1024, 2048, 4096, 8192] and usual["model_context"] == 8192 and usual["batches"] == [1, 4, 16] and len(usual["kv"]) >= 3, f"usual axes: {usual['contexts']} {usual['kv']}")
+    check(len(usual["cells"]) == 4 * 3 * len(usual["kv"]) and all(cell["fits"] for cell in usual["cells"]), "a cell of each")
+    given = table("--matrix-context", 300, "--matrix-context", 5000, "--matrix-kv", "q8_0", "--matrix-kv", "affine:4/q8_0", "--matrix-batch", 3, "--matrix-batch", 1, "--threads", 2, "--memory", "250M", "--prompt-cache", "10M")
+    check((given["contexts"], given["kv"], given["batches"]) == ([300, 5000], ["q8_0", "affine:4/q8_0"], [3, 1]), f"given axes: {given}")
+    for cell in given["cells"]:
+        alone = run("fit", "smollm2", "--json", "--context", cell["context"], "--kv", cell["kv"], "--batch", cell["batch"], "--threads", 2, "--memory", "250M", "--prompt-cache", "10M")
+        one = json.loads(alone.stdout)
+        same = all(cell[key] == one[key] for key in ("fits", "total_bytes", "weights_bytes", "kv_bytes", "workspace_bytes", "process_bytes", "prefix_bytes"))
+        check(same and (alone.returncode == 0) == cell["fits"], f"{cell['context']} {cell['kv']} {cell['batch']} is as fit alone: {cell} {one['total_bytes']}")
+    check({cell["fits"] for cell in given["cells"]} == {True, False}, "some fit and some do not")
+    one = table("--context", 512, "--batch", 2, "--kv", "bf16")
+    check((one["contexts"], one["kv"], one["batches"], len(one["cells"])) == ([512], ["bf16"], [2], 1), f"--context, --kv and --batch are axes of one: {one}")
+    table("--memory", "50M", code=4)
+    text = run("fit", "smollm2", "--matrix", "--memory", "400M", "--threads", 2)
+    check(text.returncode == 0 and b"in [brackets] what does not fit in 400.0 MB" in text.stdout and text.stdout.count(b"[") > 3, f"in words: {text.stdout.decode()}")
+    # A codec that the model cannot take leaves its cells empty; when all are so, that is the answer.
+    run("synth", at("odd"), "--set", "head_dim=24", "--seed", 1)
+    result = run("fit", at("odd"), "--matrix", "--matrix-kv", "bf16", "--matrix-kv", "rot:4", "--matrix-batch", 1, "--json")
+    cells = json.loads(result.stdout)["cells"]
+    check(result.returncode == 0 and [("problem" in cell) for cell in cells] == [False, True] * (len(cells) // 2) and "rot:4" in cells[1]["problem"], f"a codec that does not serve: {cells[:2]}")
+    check(json.loads(result.stdout)["contexts"] == [64, 128, 256], "a small limit has powers of two below it")
+    expect_exit(run("fit", at("odd"), "--kv", "rot:4").returncode, "fit", at("odd"), "--matrix", "--matrix-kv", "rot:4", contains="rot:4")
+    for args in (["--matrix-context", "0"], ["--matrix-context", "x"], ["--matrix-batch", "-1"], ["--matrix-kv", "q8_0", "--kv", "bf16"]):
+        expect_exit(2, "fit", "smollm2", "--matrix", *args, contains="--matrix-")
+    expect_exit(2, "fit", "smollm2", "--matrix-kv", "q8_0", contains="--matrix")
+    # What --state-snapshot-interval means, or that it means nothing.
+    def points(*args):
+        return json.loads(run("fit", "gemma3-270m", "--json", "--context", 4096, *args).stdout)
+    kept = points("--prompt-cache", "64M", "--state-snapshot-interval", 512)
+    # A window of 512 in pages of 64 lies in at most nine; pages of 15 layers, a head of 256, keys and values in two bytes.
+    check(kept["resume_points"] == {"interval": 512, "in_context": 7, "most_bytes_each": 9 * 64 * 15 * 256 * 2 * 2}, f"points of a prompt: {kept.get('resume_points')}")
+    check(points("--chat", "--state-snapshot-interval", 0)["resume_points"]["in_context"] == 0, "0: none between")
+    for model, args, says in (("gemma3-270m", [], "no prompt is kept here"), ("smollm2", ["--prompt-cache", "64M"], "resumes at any token")):
+        notes = json.loads(run("fit", model, "--json", *args, "--state-snapshot-interval", 512).stdout)
+        check(any(says in note for note in notes["notes"]) and "resume_points" not in notes, f"{model}: --state-snapshot-interval does nothing, and that is said: {notes['notes']}")
+
+
+def perplexities(at):
+    """perplexity: rows as mlx-lm takes them, losses from logits that eval logits writes, whatever the batch."""
+    sentences = [f"The {i}th house by the river has {i * 7 % 13} windows and a green door." for i in range(40)]
+    prose = at("prose.txt", " ".join(sentences))
+    ids = json.loads(run("tokenize", "smollm2", "--file", prose, "--json").stdout)["ids"]
+    length, least = 48, 3
+
+    def report(*args, data=prose):
+        result = run("perplexity", "smollm2", "--data-path", data, "--sequence-length", length, "--activations", "f32", "--json", *args)
+        check(result.returncode == 0, f"perplexity {' '.join(map(str, args))}: {result.stderr}")
+        return json.loads(result.stdout)
+
+    def by_hand(ids, rows):
+        losses = []
+        for row in range(rows):
+            part = ids[row * length:(row + 1) * length]
+            run("eval", "logits", "smollm2", "--tokens", at("row.json", json.dumps(part)), "--out", at("row.npy"), "--activations", "f32", "--context", length)
+            shape, logits = read_npy(at("row.npy"))
+            for i in range(length - 1):
+                line = logits[i * shape[1]:(i + 1) * shape[1]]
+                most = max(line)
+                losses.append(most + math.log(math.fsum(math.exp(x - most) for x in line)) - line[part[i + 1]])
+        mean = math.fsum(losses) / len(losses)
+        return math.exp(mean), math.exp(mean) * statistics.stdev(losses) / math.sqrt(len(losses)), len(losses)
+
+    def near(out, wanted):
+        return abs(out["perplexity"] / wanted[0] - 1) < 1e-5 and abs(out["standard_error"] / wanted[1] - 1) < 1e-4 and out["tokens"] == wanted[2]
+
+    whole = report()
+    check(whole["rows"] == len(ids) // length >= 5, f"whole rows, the rest dropped: {whole['rows']} of {len(ids)}")
+    few, wanted = report("--num-samples", least), by_hand(ids, least)
+    check(near(few, wanted) and few["rows"] == least, f"by hand: {few} {wanted}")
+    check(abs(few["bits_per_token"] - few["mean_nll"] / math.log(2)) < 1e-12, "bits a token")
+    same = [report("--batch-size", batch, "--chunk", chunk) for batch, chunk in ((1, 512), (3, 7), (5, 64))]
+    keys = ("perplexity", "standard_error", "mean_nll", "tokens", "rows")
+    check(all({key: out[key] for key in keys} == {key: whole[key] for key in keys} for out in same), f"the batch changes no bit: {[out['perplexity'] for out in same]} {whole['perplexity']}")
+    # Samples of a .jsonl come in numpy's order: RandomState(123).permutation(10) is 4 0 7 5 8 3 1 6 9 2, RandomState(0)'s of 10 is 2 8 4 9 1 6 7 3 0 5.
+    lines = at("ten.jsonl", "\n".join(json.dumps({"text": " ".join(sentences[4 * i:4 * i + 4])}) for i in range(10)))
+    for seed, order in ((123, (4, 0, 7, 5)), (0, (2, 8, 4, 9))):
+        ids = []
+        for sample in order:
+            ids += json.loads(run("tokenize", "smollm2", "--file", at("one.txt", " ".join(sentences[4 * sample:4 * sample + 4])), "--json").stdout)["ids"]
+        out, wanted = report("--num-samples", least, "--seed", seed, data=lines), by_hand(ids, least)
+        check(near(out, wanted), f"samples in order, seed {seed}: {out} {wanted}")
+    check(b"--seed does nothing" in run("perplexity", "smollm2", "--data-path", prose, "--sequence-length", length, "--num-samples", 1, "--seed", 3).stderr, "--seed of one sample is told")
+    text = run("perplexity", "smollm2", "--data-path", prose, "--sequence-length", length, "--num-samples", 2).stdout.decode()
+    check(re.match(r"perplexity \d+\.\d{4} \+- \d+\.\d{4} over 94 tokens in 2 rows of 48 ", text), f"in words: {text}")
+    expect_exit(2, "perplexity", "smollm2", "--data-path", at("short.txt", "a b c"), contains="short.txt: not enough tokens: need 512, got 3")
+    expect_exit(2, "perplexity", "smollm2", "--data-path", at("bad.jsonl", '{"text": "a"}\n{'), contains="bad.jsonl:2: not valid JSON")
+    expect_exit(2, "perplexity", "smollm2", "--data-path", prose, "--num-samples", 0, contains="--num-samples")
+    expect_exit(2, "perplexity", "smollm2", "--data-path", prose, "--sequence-length", 512, "--context", 100, contains="--sequence-length 512")
+    expect_exit(2, "perplexity", "smollm2", contains="--data-path")
+
+
+sections = {"perplexity": perplexities, "matrix": matrix, "busy": busy, "names": names, "vocabulary": vocabulary, "listing": listing}
 for name in sys.argv[3:] or sections:
     with tempfile.TemporaryDirectory() as scratch:
         sections[name](Folder(scratch))

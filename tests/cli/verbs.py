@@ -187,7 +187,7 @@ def kl(at):
     expect_exit(4, "eval", "kl", at("one"), "--against", at("two"), "--tokens", tokens, "--memory", "40M", contains="together")
 
 
-VERBS = ["", "chat", "generate", "get", "fit", "inspect", "bench", "eval", "eval logits", "eval ppl", "eval kl", "eval kv-sensitivity", "ls", "rm", "pack", "tokenize", "detokenize", "render",
+VERBS = ["", "chat", "generate", "get", "fit", "inspect", "bench", "eval", "eval logits", "eval ppl", "eval kl", "eval kv-sensitivity", "ls", "rm", "gc", "perplexity", "pack", "tokenize", "detokenize", "render",
          "kv", "kv ls", "synth", "doctor", "completions", "man", "version"]
 
 
@@ -595,8 +595,8 @@ def bad_input(at):
         result = run(*args)
         check(result.returncode == 0 and says in result.stderr.decode(), f"said on standard error: {says} {result.stderr[:200]}")
     check(b"did you mean KVASIR_TEMPERATURE?" in run(*few, env={"KVASIR_TEMPERATUR": "0"}).stderr, "an unknown variable of the environment is told")
-    lines = run("chat", "smollm2", "--context", 256, stdin=b"/set foo=1\n/set repetition_penalty=1.25\n/set\n")
-    for says in (b"foo=1", b"repetition_penalty=1.25"):
+    lines = run("chat", "smollm2", "--context", 256, stdin=b"/set foo=1\n/set repetition_penalty=1.25\n/temp 0.375\n/set\n")
+    for says in (b"foo=1", b"repetition_penalty=1.25", b"temperature=0.375"):
         check(says in lines.stdout and lines.returncode == 0, f"chat /set: {says.decode()} {lines.stdout}")
     check(b"does not read 'foo'" in lines.stderr, "chat /set: what the template does not read is told")
     # A script ends at what cannot be done.

@@ -3,6 +3,7 @@
 
     run.py KVASIR [FILTER]
 """
+import fcntl
 import hashlib
 import inspect
 import json
@@ -388,7 +389,7 @@ def test_incomplete(folder):
     result = place.run("fit", "org/name")
     check(result.returncode == 1 and b"kvasir get org/name" in result.stderr, f"MODEL says how to go on: {result.stderr[:200]}")
     result = place.run("rm", "org/name")
-    check(result.returncode == 2 and b"--yes" in result.stderr and os.path.exists(place.repo("org/name")), "rm asks")
+    check(result.returncode == 0 and b"--yes" in result.stderr and b"would remove org/name" in result.stdout and os.path.exists(place.repo("org/name")), "rm plans only")
     for name in ("org/name", "name"):
         result = place.run("rm", name, "--dry-run", "--json")
         check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == disk, f"rm {name} --dry-run: {result.stdout} {result.stderr[:200]}")
@@ -983,6 +984,84 @@ def test_unsupported(folder):
     place.close()
 
 
+def test_gc(folder):
+    """What no ref names and no snapshot needs is planned, and removed with --yes."""
+    place = Place(folder)
+    old, new, lone, copy, extra = "1" * 40, "2" * 40, "3" * 40, "4" * 40, "5" * 40
+    contents = {name: noise(size, seed) for seed, (name, size) in enumerate({"shared": 5000, "main": 7000, "alone": 9000, "orphan": 11000, "branch": 3000}.items())}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+    def put(repo, path, content):
+        path = os.path.join(place.repo(repo), path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+
+    def link(repo, commit, name, content):
+        path = os.path.join(place.snapshot(repo, commit), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(os.path.relpath(os.path.join(place.repo(repo), "blobs", digests[content]), os.path.dirname(path)), path)
+
+    def gc(*args):
+        result = place.run("gc", "--json", *args)
+        check(result.returncode == 0, f"gc {' '.join(args)}: {result.stderr}")
+        out = json.loads(result.stdout)
+        return out, {repo["repo"]: repo for repo in out["repos"]}
+
+    def all_files():
+        return sorted(os.path.join(at, name) for at, _, names in os.walk(place.cache) for name in names if not name.endswith(".lock"))
+
+    check(b"nothing to remove" in place.run("gc").stdout, "an empty cache")
+    for name, content in contents.items():
+        put("org/a", "blobs/" + digests[name], content)
+    put("org/a", "refs/main", new.encode())
+    put("org/a", "refs/refs/pr/1", extra.encode())
+    link("org/a", new, "m.gguf", "main")
+    link("org/a", new, "sub/config.json", "shared")
+    link("org/a", extra, "b.gguf", "branch")
+    link("org/a", copy, "other name.json", "shared")  # of which main has all
+    link("org/a", copy, "b.gguf", "branch")
+    link("org/a", lone, "config.json", "shared")
+    link("org/a", lone, "m.gguf", "alone")  # called as in main, and something else
+    for half in (digests["orphan"] + ".incomplete", digests["orphan"] + ".incomplete-9", "0" * 64 + ".lock", "README"):
+        put("org/a", "blobs/" + half, b"half")
+    put("org/norefs", "blobs/" + digests["orphan"], contents["orphan"])
+    link("org/norefs", old, "m.gguf", "orphan")
+    put("org/strange", "blobs/" + digests["orphan"], contents["orphan"])
+    put("org/strange", "refs/main", b"not a commit")
+    before = all_files()
+    out, repos = gc()
+    a = repos["org/a"]
+    check(out["removed"] is False and all_files() == before, "a plan alone")
+    check(sorted(a["kept"]) == [new, extra] and [s["commit"] for s in a["pruned"]] == [copy] and a["skipped"] == [{"commit": lone, "unique_files": ["m.gguf"]}], f"the plan: {a}")
+    check(a["blobs"] == 1 and a["freed_bytes"] == out["freed_bytes"] == 11000, f"one orphan: {a}")
+    check("no ref" in repos["org/norefs"]["left_alone"] and "names no commit" in repos["org/strange"]["left_alone"], f"repositories that are left alone: {repos}")
+    result = place.run("gc")
+    text = result.stdout.decode()
+    check("would free 0.0 MB" in text and "snapshot 333333333333 stays: m.gguf is nowhere else" in text and b"--yes does it" in result.stderr, f"in words: {text}")
+    # A download that is running holds a lock.
+    os.makedirs(os.path.join(place.cache, ".locks", "models--org--a"), exist_ok=True)
+    with open(os.path.join(place.cache, ".locks", "models--org--a", digests["orphan"] + ".lock"), "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        out, repos = gc("--yes")
+        check(out["removed"] is False and "being fetched" in repos["org/a"]["left_alone"] and all_files() == before, "not while it is fetched")
+    out, repos = gc("--yes")
+    check(out["removed"] is True and out["freed_bytes"] == 11000, f"--yes: {out}")
+    gone = {os.path.join(place.repo("org/a"), "blobs", digests["orphan"]), os.path.join(place.snapshot("org/a", copy), "other name.json"), os.path.join(place.snapshot("org/a", copy), "b.gguf")}
+    check(set(before) - set(all_files()) == gone and not os.path.exists(place.snapshot("org/a", copy)), f"what is gone: {set(before) - set(all_files()) ^ gone}")
+    check(gc("--yes")[0]["removed"] is False, "a second time there is nothing")
+    out, repos = gc("--yes", "--force")
+    check(out["freed_bytes"] == 9000 and not os.path.exists(place.snapshot("org/a", lone)) and digests["alone"] not in os.listdir(os.path.join(place.repo("org/a"), "blobs")), f"--force takes what has files of its own: {out}")
+    check({"half" for _ in place.incomplete("org/a")} and os.path.exists(os.path.join(place.repo("org/a"), "blobs", "0" * 64 + ".lock")) and os.path.exists(os.path.join(place.repo("org/a"), "blobs", "README")), "unfinished downloads and locks stay")
+    check(all(os.path.exists(os.path.join(place.snapshot("org/a", commit), name)) for commit, name in ((new, "m.gguf"), (new, "sub/config.json"), (extra, "b.gguf"))), "what refs name is whole")
+    # A cache that is called by a way around is the same one.
+    put("org/a", "blobs/" + digests["orphan"], contents["orphan"])
+    around = os.path.join(place.cache, "..", os.path.basename(place.cache), "")
+    result = subprocess.run([KVASIR, "gc", "--yes", "--json"], capture_output=True, env=dict(place.env, HF_HUB_CACHE=around))
+    check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == 11000 and os.path.exists(os.path.join(place.snapshot("org/a", new), "m.gguf")), f"by a way around: {result.stderr}")
+    place.close()
+
+
 def test_names_ls_rm(folder):
     """Other tools' folders; listing; removal."""
     place = Place(folder)
@@ -1034,8 +1113,9 @@ def test_names_ls_rm(folder):
     check(result.returncode == 1 and b"kvasir get org/nome-GGUF" in result.stderr, "an unknown one names the get command")
 
     # rm
-    result = place.run("rm", "org/name-GGUF:Q8_0")
-    check(result.returncode == 2 and b"--yes" in result.stderr, "rm without anybody to ask needs --yes")
+    result = place.run("rm", "org/name-GGUF:Q8_0", "--json")
+    check(result.returncode == 0 and b"nothing was removed: --yes" in result.stderr and json.loads(result.stdout)["removed"] is False and place.run("fit", "org/name-GGUF:Q8_0").returncode == 0, "rm without --yes plans only")
+    check(place.run("rm", "org/name-GGUF:Q8_0", "--yes", "--dry-run").returncode == 2, "... and --dry-run does not go with --yes")
     result = place.run("rm", "org/name-GGUF:Q8_0", "--dry-run", "--json")
     check(json.loads(result.stdout)["freed_bytes"] == len(q8) and place.run("fit", "org/name-GGUF:Q8_0").returncode == 0, "--dry-run says what would be freed")
     result = place.run("rm", "org/name-GGUF:Q8_0", "--yes", "--json")
@@ -1056,8 +1136,10 @@ def test_names_ls_rm(folder):
         path = write(home, f"models/{odd_name}.gguf", b"GGUF" + bytes(100))
         table = place.run("ls").stdout.decode()
         check(shown in table and odd_name not in table, f"ls escapes {odd_name!r}")
-        for result in (place.run("fit", path), place.run("fit", odd_name), place.run("rm", odd_name), place.run("inspect", path), place.run("fit", path + "x")):
+        for result in (place.run("fit", path), place.run("fit", odd_name), place.run("inspect", path), place.run("fit", path + "x")):
             check(result.returncode != 0 and shown in result.stderr.decode() and odd_name not in result.stderr.decode(), f"... and messages do: {result.stderr[:120]}")
+        planned = place.run("rm", odd_name).stdout.decode()
+        check("would remove" in planned and shown in planned and odd_name not in planned, f"... and plans do: {planned}")
         result = place.run("rm", odd_name, "--yes")
         check(result.returncode == 0 and shown in result.stdout.decode() and odd_name not in result.stdout.decode(), "... and rm, which removes it")
     # A name that only looks like a part: the keys of the file decide, for ls as for fit.
