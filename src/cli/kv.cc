@@ -75,6 +75,26 @@ int list(const KvFlags& flags, bool verify) {
   return kExitDone;
 }
 
+// What is attached to the tokens: of whom, and how large; what its tensors are.
+Json attachments_json(const kv::KvkHeader& header) {
+  Json list = Json::array();
+  for (const kv::KvkAttachment& attachment : header.attachments) {
+    Json metadata = Json::object(), tensors = Json::array();
+    uint64_t bytes = 0;
+    for (const auto& [key, value] : attachment.metadata)
+      std::visit([&, &name = key](const auto& fact) { metadata[name] = fact; }, value);
+    for (const kv::KvkAttachment::Tensor& tensor : attachment.tensors) {
+      tensors.push_back({{"dtype", name(tensor.dtype)}, {"shape", tensor.shape}});
+      bytes += tensor.place.bytes;
+    }
+    list.push_back({{"schema", attachment.schema},
+                    {"bytes", bytes},
+                    {"metadata", std::move(metadata)},
+                    {"tensors", std::move(tensors)}});
+  }
+  return list;
+}
+
 // Everything that a header says but its tokens and the places of its tensors.
 Json header_json(const kv::KvkHeader& header) {
   Json groups = Json::array();
@@ -99,7 +119,8 @@ Json header_json(const kv::KvkHeader& header) {
                                                     })},
           {"trimmable", header.trimmable()},
           {"metadata_bytes", header.metadata.size()},
-          {"groups", std::move(groups)}};
+          {"groups", std::move(groups)},
+          {"attachments", attachments_json(header)}};
 }
 
 int show(const KvFlags& flags, const std::filesystem::path& path) {
@@ -111,12 +132,14 @@ int show(const KvFlags& flags, const std::filesystem::path& path) {
     return kExitDone;
   }
   for (const auto& [key, value] : json.items()) {
-    if (value.is_null() || key == "groups") continue;
+    if (value.is_null() || key == "groups" || key == "attachments") continue;
     std::printf("%-18s  %s\n", key.c_str(),
                 printable(value.is_string() ? value.get<std::string>() : json_text(value)).c_str());
   }
   for (const kv::KvkGroup& group : file.header.groups)
     std::printf("%-18s  %s, tokens from %d on\n", "kv", kv::describe(group.geometry).c_str(), group.first);
+  for (const Json& attachment : json["attachments"])
+    std::printf("%-18s  %s\n", "attachment", printable(json_text(attachment)).c_str());
   std::istringstream numerics(file.header.numerics);
   for (std::string line; std::getline(numerics, line);)
     if (line.size() < 200)

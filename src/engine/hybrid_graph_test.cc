@@ -382,12 +382,13 @@ void run_program(uint64_t seed) {
       << what;
 }
 
+// P19, P22, P23.
 TEST(HybridGraph, RowsOfSharersAndRecurrentLayersAreThemselvesAlone) {
   const int seeds = testing::property_seeds(120);
   for (int seed = 0; seed < seeds && !HasFailure(); ++seed) run_program(static_cast<uint64_t>(seed));
 }
 
-// A drafter's attention over the target's keys: unchanged by whatever the target does afterwards.
+// P8, P17: a drafter's attention over the target's keys: unchanged by whatever the target does afterwards.
 TEST(HybridGraph, ADonorViewStaysWhatItWas) {
   for (const std::string& spec : testing::kv_specs()) {
     Hybrid hybrid(spec, "f32", 16, 3, 0, 2);

@@ -61,10 +61,10 @@ Computed compute(const std::filesystem::path& path, std::span<const int32_t> ids
   return out;
 }
 
-// On equal inputs the encoders agree to the bit. Here the inputs differ in their last bits, as two float32
-// implementations of a layer do, so a code may be another where mlx's element lies on the middle between two:
-// the golden names those ties. Nothing else differs: codes of other elements are equal, and logits agree to
-// 2e-5 up to the first token of which a tie went the other way.
+// P5: on equal inputs the encoders agree to the bit. Here the inputs differ in their last bits, as two
+// float32 implementations of a layer do, so a code may be another where mlx's element lies on the middle
+// between two: the golden names those ties. Nothing else differs: codes of other elements are equal, and
+// logits agree to 2e-5 up to the first token of which a tie went the other way.
 TEST(MlxCache, AffineCachesGiveMlxLogits) {
   const nlohmann::json golden = formats::read_json_file(
       std::filesystem::path(KVASIR_TEST_DATA) / "kv_codecs" / "mlx_quantized_cache.json", size_t{4} << 20);

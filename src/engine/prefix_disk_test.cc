@@ -74,6 +74,7 @@ TEST(PrefixDisk, ServesOnlyWhatMemoryHasLessOf) {
   EXPECT_TRUE(f.warnings.empty());
 }
 
+// P30.
 TEST(PrefixDisk, WhatCannotBeRestoredFallsBackToMemory) {
   Fixture f;
   f.finished(counting(0, 30));

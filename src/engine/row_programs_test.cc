@@ -268,6 +268,7 @@ class Program {
   bool crossed_ = false;
 };
 
+// P4, P8, P9, P16, P19, P32.
 TEST(RowPrograms, EveryRowIsItselfAlone) {
   const models::Activations modes[] = {models::Activations::f32, models::Activations::bf16,
                                        models::Activations::int8, models::Activations::int16};

@@ -64,13 +64,19 @@ Sequence KvCache::create() {
 }
 
 void KvCache::check_reserve(std::span<Sequence* const> rows, std::span<const int32_t> counts) const {
-  KVASIR_CHECK(rows.size() == counts.size());
+  if (rows.size() != counts.size())
+    throw_error(ErrorCode::invalid_input, "a step of {} rows with {} token counts", rows.size(),
+                counts.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    KVASIR_CHECK(rows[r] != nullptr && *rows[r]);
+    if (rows[r] == nullptr || !*rows[r])
+      throw_error(ErrorCode::invalid_input, "row {} of the step is no sequence", r);
     const Row& row = *rows[r]->row_;
-    KVASIR_CHECK_MSG(row.cache == this, "row {} of the step belongs to another cache", r);
-    KVASIR_CHECK_MSG(row.step == nullptr, "row {} has an open step", r);
-    KVASIR_CHECK(counts[r] >= 0);
+    if (row.cache != this)
+      throw_error(ErrorCode::invalid_input, "row {} of the step belongs to another cache", r);
+    check_between_steps(row, "step");
+    if (counts[r] < 0)
+      throw_error(ErrorCode::invalid_input, "row {} of the step: {} new tokens", r, counts[r]);
+    for (const LayerGroup& group : shape_.groups) check_mla_append(group.geometry, row.offset, counts[r]);
     if (counts[r] > std::numeric_limits<int32_t>::max() - row.offset)
       throw_error(ErrorCode::invalid_input,
                   "a sequence of {} tokens cannot take {} more: positions end at 2^31 - 1", row.offset,
@@ -174,7 +180,18 @@ void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> 
     count_need(rows, counts, need_);  // a page that the tree held too may be the row's alone now
   }
   require(need_);
+  try {
+    reserve_rows(rows, counts, step);
+  } catch (...) {
+    // Only what a page layout throws comes here: pages are there, and room was made. As if nothing had begun.
+    step.rollback();
+    for (Sequence* row : rows)
+      if (row->row_->step == &step) row->row_->step = nullptr;
+    throw;
+  }
+}
 
+void KvCache::reserve_rows(std::span<Sequence* const> rows, std::span<const int32_t> counts, Step& step) {
   // What is due is converted and room for all that follows is made before any row is part of the step.
   const size_t groups = groups_.size();
   step.row_pages_.resize(groups);
@@ -203,15 +220,12 @@ void KvCache::reserve(std::span<Sequence* const> rows, std::span<const int32_t> 
 
   for (size_t r = 0; r < rows.size(); ++r) {
     Row& row = *rows[r]->row_;
-    if (row.step == &step) {
-      for (size_t i = 0; i < r; ++i) rows[i]->row_->step = nullptr;
-      KVASIR_CHECK_MSG(false, "row {} appears twice in one step", r);
-    }
+    if (row.step == &step) throw_error(ErrorCode::invalid_input, "row {} appears twice in one step", r);
     row.step = &step;
     row.step_index = r;
   }
 
-  // From here on nothing can fail.
+  // From here on only copy_tokens of a layout could fail, and Step::rollback undoes what was done till then.
   step.cache_ = this;
   for (size_t r = 0; r < rows.size(); ++r) {
     Row& row = *rows[r]->row_;
@@ -234,13 +248,27 @@ void KvCache::require_pages(std::span<const uint32_t> pages, bool encoded, uint3
   if (slots > 0) states_.require(slots);
 }
 
+void KvCache::append_states(const Row& row, int32_t count, Step& step) {
+  const bool inside = row.round && !row.round->states.empty();
+  int32_t last = static_cast<int32_t>(inside ? row.round->states.back() : row.state);
+  step.state_in_.push_back(last);
+  for (int32_t token = 0; token < count; ++token) {
+    const bool stored = row.round.has_value() || token == count - 1;
+    if (stored) last = static_cast<int32_t>(states_.allocate());
+    step.token_state_out_.push_back(stored ? last : -1);
+  }
+  step.state_out_.push_back(last);
+}
+
 void KvCache::append_pages(Row& row, size_t index, int32_t count, Step& step) {
   const int32_t page = shape_.page_tokens;
   const uint32_t wanted = static_cast<uint32_t>((int64_t{row.offset} + count + page - 1) / page);
+  for (size_t g = 0; g < groups_.size(); ++g)
+    step.page_counts_[index * groups_.size() + g] = static_cast<uint32_t>(row.groups[g].ids.size());
+  if (!states_.empty()) append_states(row, count, step);
   for (size_t g = 0; g < groups_.size(); ++g) {
     RowGroup& group = row.groups[g];
     PagePool& pages = pool(g, row.encoded);
-    step.page_counts_[index * groups_.size() + g] = static_cast<uint32_t>(group.ids.size());
     if (count > 0 && row.offset % page != 0) {
       const uint32_t tail = static_cast<uint32_t>(group.ids.size() - 1);
       const PageId old = group.ids[tail];
@@ -254,11 +282,11 @@ void KvCache::append_pages(Row& row, size_t index, int32_t count, Step& step) {
       for (const Step::Copied& entry : step.copied_) parked += is_parked(entry);
       if (pages.references(old) - parked > 1) {
         const PageId copy = pages.allocate();
-        layout(g, row.encoded).copy_tokens(pages.page(old), pages.page(copy), 0, row.offset % page);
         step.copied_.push_back(
             {&row, static_cast<uint32_t>(g), tail, old, nullptr});  // its reference moves to the step
         group.ids[tail] = copy;
         group.pages[tail] = pages.page(copy);
+        layout(g, row.encoded).copy_tokens(pages.page(old), pages.page(copy), 0, row.offset % page);
         ++pages_copied_;
       } else if (parked > 0) {
         for (Step::Copied& entry : step.copied_)
@@ -277,16 +305,6 @@ void KvCache::append_pages(Row& row, size_t index, int32_t count, Step& step) {
                                  .page_count = static_cast<int32_t>(group.pages.size()),
                                  .layout = &layout(g, row.encoded)};
   }
-  if (states_.empty()) return;
-  const bool inside = row.round && !row.round->states.empty();
-  int32_t last = static_cast<int32_t>(inside ? row.round->states.back() : row.state);
-  step.state_in_.push_back(last);
-  for (int32_t token = 0; token < count; ++token) {
-    const bool stored = row.round.has_value() || token == count - 1;
-    if (stored) last = static_cast<int32_t>(states_.allocate());
-    step.token_state_out_.push_back(stored ? last : -1);
-  }
-  step.state_out_.push_back(last);
 }
 
 void KvCache::convert_if_due(Row& row) {

@@ -28,8 +28,10 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "kv/attachments.h"
 #include "kv/cache_shape.h"
 #include "kv/page_pool.h"
+#include "kv/range_error.h"
 #include "kv/state_pool.h"
 #include "kv/step_view.h"
 
@@ -65,8 +67,15 @@ struct Origin {
   bool operator==(const Origin&) const = default;
 };
 
+// What every call but destruction throws for a row whose speculative round failed half-way (kv/round.h).
+class InvalidState : public Error {
+ public:
+  InvalidState()
+      : Error(ErrorCode::invalid_input, "speculative state is invalid and must be discarded: drop the row") {}
+};
+
 // One sequence (row). Owns its page references; moving it moves nothing in memory. Must not outlive its
-// cache.
+// cache. Calls in a wrong order (a fork inside a step, ...) throw Error{invalid_input} and change nothing.
 class Sequence {
  public:
   Sequence();
@@ -90,12 +99,12 @@ class Sequence {
 
   // Another sequence with the first `at` tokens (default: all): page references only, the shared partial page
   // is copied when one of the two appends. Checkpoints up to `at` go along; an open round does not. Throws
-  // NotResumable, KVASIR_CHECKs that no step is open.
+  // NotResumable.
   Sequence fork() const;
   Sequence fork(int32_t at) const;
 
   // Drops all tokens at and beyond `length`. Throws NotResumable (and changes nothing); truncate(0) is always
-  // possible.
+  // possible. Where there are MLA layers a length outside [0, offset()] is a KvRangeError.
   void truncate(int32_t length);
   int32_t nearest_resumable(int32_t position) const;  // the largest resumable position <= `position`
 
@@ -114,6 +123,16 @@ class Sequence {
   void rollback_round() { commit_round(0); }
   int32_t round_tokens() const;  // appended since begin_round
 
+  // Companion state of exactly the tokens that the row has now (attachments.h); replaces what was attached.
+  // Committing more tokens and truncation drop it; forks of all tokens, prefix trees and files keep it.
+  // Throws Error{invalid_input} for attachments that cannot be stored, an empty row, a step or a round that
+  // is open.
+  void attach(Attachments attachments);
+  std::span<const Attachment> attachments() const;
+  // The attachment of that schema, null when nothing is attached; throws Error{unsupported} ("companion cache
+  // codec mismatch") when all that is attached is of other schemas.
+  const Attachment* companion(std::string_view schema) const { return find_companion(attachments(), schema); }
+
   // Read-only reference to the committed KV of one group as it is now: unchanged by whatever happens to the
   // sequence later. Throws Error{invalid_input} when there are no tokens.
   DonorView donate(size_t group) const;
@@ -125,12 +144,13 @@ class Sequence {
   int32_t first_stored(size_t group) const;
   std::span<const std::byte> state() const;  // recurrent state at offset(); empty without recurrent layers
 
-  // Pages and bytes that this sequence references, shared ones included (kv-cache.md 17, "physical row
-  // bytes").
+  // Pages and bytes that this sequence references, shared ones and attachments included (kv-cache.md 17,
+  // "physical row bytes").
   size_t physical_bytes() const;
   uint32_t pages(size_t group) const;
 
   KvCache& cache() const;
+  bool valid() const;  // false: a round failed half-way, see InvalidState
 
  private:
   friend class KvCache;
@@ -238,8 +258,9 @@ class KvCache {
   Sequence create();
 
   // Pages for counts[r] new tokens of each row (0: the row is only read), all or nothing. Rows are distinct,
-  // without an open step, and from this cache. Converts rows that are due. Throws KvPoolExhausted, or
-  // Error{invalid_input} when a count passes max_append(); then nothing has changed.
+  // without an open step, and from this cache. Converts rows that are due. Throws KvPoolExhausted,
+  // KvRangeError when MLA layers hold no more, or Error{invalid_input} when a count passes max_append(); then
+  // nothing has changed, but for rows that have converted.
   void reserve(std::span<Sequence* const> rows, std::span<const int32_t> counts, Step& step);
   void reserve(std::initializer_list<Sequence*> rows, std::initializer_list<int32_t> counts, Step& step) {
     reserve(std::span(rows.begin(), rows.size()), std::span(counts.begin(), counts.size()), step);
@@ -295,6 +316,7 @@ class KvCache {
     uint32_t slots = 0;
   };
 
+  void reserve_rows(std::span<Sequence* const> rows, std::span<const int32_t> counts, Step& step);
   void check_reserve(std::span<Sequence* const> rows, std::span<const int32_t> counts) const;
   void count_need(std::span<Sequence* const> rows, std::span<const int32_t> counts, Need& need) const;
   bool lacks(const Need& need) const;
@@ -306,6 +328,7 @@ class KvCache {
   void convert_if_due(Row& row);  // all or nothing; throws KvPoolExhausted
   void convert(Row& row);         // needs pages that were required before
   void append_pages(Row& row, size_t index, int32_t count, Step& step);
+  void append_states(const Row& row, int32_t count, Step& step);
   void evict(Row& row);
   void release_checkpoint(const Row& row, const Checkpoint& point);
   void retain_state(SlotId id) {
@@ -326,5 +349,12 @@ class KvCache {
   bool any_converts_ = false;
   uint32_t checkpoints_;  // that a row may keep
 };
+
+// Signatures of the layers of a row (scheme.h) as it stores them now, [owners].
+std::vector<std::string> signatures(const Sequence& row);
+// For graphs that are specialised for one vector of signatures: whether such a graph may run a step of these
+// rows (asked after reserve, which converts). A vector of another length, or one layer of one row that is
+// stored otherwise: false, and the generic graph runs.
+bool match_signatures(std::span<const std::string> built_for, std::span<Sequence* const> rows);
 
 }  // namespace kvasir::kv

@@ -23,6 +23,23 @@ uint32_t page_count(int64_t pages) {
   return static_cast<uint32_t>(pages);
 }
 
+void check_mla(const LayerGeometry& owner, const CodecPair& codec) {
+  if (!owner.mla && !codec.mla) return;
+  if (!owner.mla || !(codec == mla_codec()))
+    throw_error(ErrorCode::invalid_input,
+                "layer {}: {} stores {}: MLA latents are stored in f32, and nothing else is stored so",
+                owner.layer, owner.mla ? "an MLA layer" : "a layer of keys and values", describe(codec));
+  if (owner.kv_heads != 1 || owner.window || owner.mla->dsa_dim < 0 || owner.mla->max_tokens <= 0)
+    throw_error(ErrorCode::invalid_input,
+                "layer {}: MLA geometry [{} heads, latent {}, rope {}, index {}, at most {} tokens{}] is not "
+                "possible",
+                owner.layer, owner.kv_heads, owner.head_dim_k, owner.head_dim_v, owner.mla->dsa_dim,
+                owner.mla->max_tokens, owner.window ? ", a window" : "");
+  if (owner.mla->mtp && owner.mla->dsa_dim > 0)
+    throw_error(ErrorCode::invalid_input, "layer {}: a native MTP cache cannot hold DSA state (index {})",
+                owner.layer, owner.mla->dsa_dim);
+}
+
 }  // namespace
 
 bool CacheShape::converts() const {
@@ -50,6 +67,7 @@ CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const C
       throw_error(ErrorCode::invalid_input,
                   "layer {}: KV geometry [{} heads, {}/{}, window {}, {} sinks] is not possible", owner.layer,
                   owner.kv_heads, owner.head_dim_k, owner.head_dim_v, owner.window.value_or(0), owner.sinks);
+    check_mla(owner, codecs[i]);
     GroupGeometry geometry{.layers = 0,
                            .kv_heads = owner.kv_heads,
                            .head_dim_k = owner.head_dim_k,
@@ -57,7 +75,8 @@ CacheShape group_layers(std::span<const LayerGeometry> owners, std::span<const C
                            .window = owner.window,
                            .sinks = owner.window ? owner.sinks : 0,
                            .codec = codecs[i],
-                           .page_tokens = page_tokens};
+                           .page_tokens = page_tokens,
+                           .mla = owner.mla};
     size_t g = apart ? shape.groups.size() : 0;
     for (; g < shape.groups.size(); ++g) {
       geometry.layers = shape.groups[g].geometry.layers;
@@ -238,6 +257,7 @@ std::string describe(const PlaneCodec& plane) {
 }
 
 std::string describe(const CodecPair& codec) {
+  if (codec.mla) return "mla";
   if (codec.k.kind == PlaneCodec::Kind::turbo_key && codec.v.kind == PlaneCodec::Kind::rotated)
     return fmt::format("turbo:{},{}", codec.k.bits, codec.v.bits);
   const std::string k = describe(codec.k), v = describe(codec.v);
@@ -246,6 +266,11 @@ std::string describe(const CodecPair& codec) {
 
 std::string describe(const GroupGeometry& geometry) {
   std::string retention = geometry.window ? fmt::format("last {}", *geometry.window) : "all";
+  if (geometry.mla)
+    return fmt::format("{} {}layers [latent {}, rope {}{}] {}, {}", geometry.layers,
+                       geometry.mla->mtp ? "MTP " : "", geometry.head_dim_k, geometry.head_dim_v,
+                       geometry.mla->dsa_dim > 0 ? fmt::format(", index {}", geometry.mla->dsa_dim) : "",
+                       retention, describe(geometry.codec));
   if (geometry.sinks > 0) retention += fmt::format(" and first {}", geometry.sinks);
   return fmt::format("{} layers [{} heads, {}/{}] {}, {}", geometry.layers, geometry.kv_heads,
                      geometry.head_dim_k, geometry.head_dim_v, retention, describe(geometry.codec));

@@ -25,6 +25,8 @@ struct LayerGeometry {
   int head_dim_v = 0;
   std::optional<int> window = {};
   int sinks = 0;
+  std::optional<MlaGeometry> mla = {};  // then kv_heads is 1, head_dim_k the latent's width, head_dim_v the
+                                        // width of its rope part (geometry.h)
   bool operator==(const LayerGeometry&) const = default;
 };
 
@@ -119,8 +121,9 @@ CacheBytes projected_bytes(const CacheShape& shape, const LayoutFactory& layouts
 // stage.
 size_t row_bytes(const CacheShape& shape, const LayoutFactory& layouts, int64_t tokens);
 
-std::string describe(const PlaneCodec& plane);        // "bf16", "affine:8:64", "rot:4", ...
-std::string describe(const CodecPair& codec);         // "affine:8:64", "turbo:8,3", "affine:8:64/rot:4"
-std::string describe(const GroupGeometry& geometry);  // "30 layers [3 heads, 64/64] all, bf16"
+std::string describe(const PlaneCodec& plane);  // "bf16", "affine:8:64", "rot:4", ...
+std::string describe(const CodecPair& codec);   // "affine:8:64", "turbo:8,3", "affine:8:64/rot:4"
+// "30 layers [3 heads, 64/64] all, bf16", "3 layers [latent 512, rope 64, index 128] all, mla"
+std::string describe(const GroupGeometry& geometry);
 
 }  // namespace kvasir::kv

@@ -80,6 +80,7 @@ TEST(RowPages, FormulaOfTheSpec) {
   EXPECT_EQ(row_pages(window, 100000, 1), 10u);
 }
 
+// P38.
 TEST(Plan, BytesAreExactlyWhatIsCommitted) {
   for (const int32_t start : {0, 50, 5000})
     for (const int page : {1, 4, 16, 64})

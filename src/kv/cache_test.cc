@@ -38,6 +38,7 @@ TEST(KvCache, RaggedStepsStoreEachRowsOwnTokens) {
   EXPECT_EQ(f.cache.pool(0, true).used_pages(), 2u + 3u + 1u);
 }
 
+// P13.
 TEST(KvCache, AnUncommittedStepLeavesNothingBehind) {
   Fixture f({.page = 4, .window = 6, .state_bytes = 16});
   TestRow a = f.row();
@@ -140,6 +141,7 @@ TEST(KvCache, TwoForksInOneStepNeedOneCopyAndUndoSharesAgain) {
   EXPECT_EQ(difference(b), "");
 }
 
+// P1.
 TEST(KvCache, TruncateAnywhereOfAFullRow) {
   Fixture f({.page = 4});
   for (int32_t length = 0; length <= 13; ++length) {
@@ -230,6 +232,7 @@ TEST(KvCache, RowsConvertAtTheirOwnBoundary) {
   EXPECT_EQ(f.cache.pool(0, false).used_pages(), 1u);
 }
 
+// P16.
 TEST(KvCache, ConversionWithoutPagesChangesNothing) {
   const CacheShape shape = make_shape({.page = 4, .start = 8, .encoded_full = true});
   CacheCapacity capacity = pages_each(shape, 8);
@@ -259,7 +262,7 @@ TEST(KvCache, ConversionOfAForkLeavesTheOtherPlain) {
   EXPECT_EQ(difference(b), "");
 }
 
-// P15.
+// P11, P15, P22.
 TEST(KvCache, RoundsKeepAPrefixOfTheirTokens) {
   for (int32_t keep = 0; keep <= 5; ++keep) {
     Fixture f({.page = 2, .window = 4, .state_bytes = 24});
@@ -362,6 +365,7 @@ TEST(KvCache, RecurrentRowsResumeAtCheckpointsOnly) {
   EXPECT_EQ(f.cache.used_bytes(), f.cache.states().stored_bytes());
 }
 
+// P17.
 TEST(KvCache, DonorViewsOutliveWhatHappensToTheRow) {
   Fixture f({.page = 4, .start = 12, .window = 6, .encoded_full = true});
   TestRow a = f.row();
@@ -411,7 +415,8 @@ std::vector<std::byte> shown_bytes(const DonorView& view) {
   return out;
 }
 
-// Pages of 4, a window of 6. Group 0 sees everything and is encoded, group 1 has the window and is plain.
+// P17: pages of 4, a window of 6. Group 0 sees everything and is encoded, group 1 has the window and is
+// plain.
 TEST(KvCache, DonorViewsSayWhichKeysMayBeAttended) {
   Fixture f({.page = 4, .window = 6, .encoded_full = true});
   TestRow a = f.row();
@@ -483,6 +488,7 @@ TEST(KvCache, DonorViewsSayWhichKeysMayBeAttended) {
   EXPECT_EQ(moved.offset(), 0);
 }
 
+// P26.
 TEST(KvCache, ARowMayDieInsideAStep) {
   Fixture f({.page = 4, .state_bytes = 8});
   TestRow a = f.row();
@@ -516,6 +522,99 @@ TEST(KvCache, MisuseIsCaught) {
   EXPECT_THROW(a.sequence.checkpoint(), Error);
   step.rollback();
   EXPECT_THROW(step.commit(), Error);
+}
+
+// P10: the fixture of kv-cache.md 19, W 6: rows that begin with 4 and with 2 tokens, together for 8 steps, of
+// which one has wrapped before the other.
+TEST(KvCache, WrappedRowsHoldTheirNewestTokensInOrder) {
+  for (const int page : {1, 2, 4, 16}) {
+    Fixture f({.page = page, .full = false, .window = 6});
+    TestRow a = f.row(), b = f.row();
+    append(f.cache, a, counting(0, 4));
+    append(f.cache, b, counting(100, 2));
+    Step step;
+    for (int32_t i = 0; i < 8; ++i) {
+      TestRow* rows[] = {&a, &b};
+      const std::vector<int32_t> tokens[] = {{4 + i}, {102 + i}};
+      append(f.cache, rows, tokens, step);
+      for (const TestRow* row : rows) {
+        EXPECT_EQ(row->sequence.first_stored(0), std::max(0, row->sequence.offset() - 6));
+        EXPECT_EQ(difference(*row), "");
+      }
+    }
+    EXPECT_EQ(a.sequence.offset(), 12);  // the true offset, whatever is stored
+    EXPECT_EQ(b.sequence.offset(), 10);
+    const Sequence extracted = a.sequence.fork();
+    EXPECT_EQ(extracted.bytes(0, 6, 6), a.sequence.bytes(0, 6, 6));
+  }
+}
+
+// P12: a wrapped window converts what it stores, sinks included, and once.
+TEST(KvCache, WrappedWindowsConvertOnceWithTheirSinks) {
+  for (const int page : {2, 4, 16})
+    for (const int sinks : {0, 1, 3}) {
+      Fixture f(
+          {.page = page, .start = 17, .full = false, .window = 6, .sinks = sinks, .encoded_window = true});
+      TestRow a = f.row();
+      append(f.cache, a, counting(0, 17), 5);
+      const int32_t first = a.sequence.first_stored(0);
+      const auto plain = a.sequence.bytes(0, first, 17 - first), kept = a.sequence.bytes(0, 0, sinks);
+      Step step;
+      f.cache.reserve({&a.sequence}, {1}, step);
+      step.rollback();
+      ASSERT_TRUE(a.sequence.encoded());
+      EXPECT_EQ(a.sequence.first_stored(0), first);
+      EXPECT_EQ(a.sequence.bytes(0, first, 17 - first), TestLayout::encode(plain));
+      EXPECT_EQ(a.sequence.bytes(0, 0, sinks), TestLayout::encode(kept));
+      const uint64_t pages = f.cache.pages_converted();
+      const auto encoded = a.sequence.bytes(0, first, 17 - first);
+      a.sequence.begin_round();  // would convert what is due
+      a.sequence.commit_round(0);
+      append(f.cache, a, counting(17, 1));
+      EXPECT_EQ(f.cache.pages_converted(), pages);
+      EXPECT_EQ(
+          a.sequence.bytes(0, first + 1, 16 - first),
+          std::vector<std::byte>(encoded.begin() + static_cast<std::ptrdiff_t>(encoded.size() / (17 - first)),
+                                 encoded.end()));
+      EXPECT_EQ(difference(a), "");
+    }
+}
+
+// P25: a graph for one vector of signatures never runs rows that are stored otherwise.
+TEST(KvCache, SignaturesOfRowsAreThoseOfTheirStage) {
+  Fixture f(
+      {.page = 4, .start = 6, .window = 5, .encoded_full = true, .mla = {{.dsa_dim = 3, .max_tokens = 50}}});
+  using Vector = std::vector<std::string>;
+  const Vector before{"kv:plain", "kv:rotating-plain", "kv:mla:target:dsa"};
+  const Vector after{"kv:quant:8:32", "kv:rotating-plain", "kv:mla:target:dsa"};
+  TestRow a = f.row(), b = f.row();
+  append(f.cache, a, counting(0, 6));
+  append(f.cache, b, counting(0, 2));
+  EXPECT_EQ(signatures(a.sequence), before);
+  Step step;
+  f.cache.reserve({&a.sequence, &b.sequence}, {1, 1}, step);  // converts a
+  EXPECT_EQ(signatures(a.sequence), after);
+  EXPECT_EQ(signatures(b.sequence), before);
+  Sequence* both[] = {&a.sequence, &b.sequence};
+  const auto runs = [&](const Vector& built_for, std::span<Sequence* const> rows) {
+    return match_signatures(built_for, rows);
+  };
+  EXPECT_TRUE(runs(after, std::span(both, 1)));
+  EXPECT_TRUE(runs(before, std::span(both + 1, 1)));
+  EXPECT_FALSE(runs(after, both));  // one row of two
+  EXPECT_FALSE(runs(before, both));
+  EXPECT_FALSE(runs({}, both));
+  for (size_t i = 0; i < after.size(); ++i) {
+    Vector other = after;
+    other.erase(other.begin() + static_cast<std::ptrdiff_t>(i));  // missing
+    EXPECT_FALSE(runs(other, std::span(both, 1)));
+    other = after;
+    other[i] = "kv:unknown";
+    EXPECT_FALSE(runs(other, std::span(both, 1)));
+    other = after;
+    other.push_back(after[i]);
+    EXPECT_FALSE(runs(other, std::span(both, 1)));
+  }
 }
 
 }  // namespace

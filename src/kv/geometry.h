@@ -38,8 +38,27 @@ struct PlaneCodec {
 struct CodecPair {
   PlaneCodec k;
   PlaneCodec v;
+  // MLA's latents in place of keys and values (MlaGeometry): k and v are plain f32, and nothing encodes them.
+  bool mla = false;
   bool is_plain() const { return k.kind == PlaneCodec::Kind::plain && v.kind == PlaneCodec::Kind::plain; }
   bool operator==(const CodecPair&) const = default;
+};
+
+// The codec of every MLA layer.
+constexpr CodecPair mla_codec() {
+  return {.k = {.kind = PlaneCodec::Kind::plain, .plain = Dtype::f32},
+          .v = {.kind = PlaneCodec::Kind::plain, .plain = Dtype::f32},
+          .mla = true};
+}
+
+// What an MLA layer stores of a token (kv-cache.md 2.1, 12): f32 of one head, the latent [R] where other
+// layers have keys (head_dim_k = R), the part that carries the position [R_rope] where they have values
+// (head_dim_v = R_rope), and with an indexer its key [D_idx].
+struct MlaGeometry {
+  int dsa_dim = 0;         // D_idx; 0: no indexer
+  int32_t max_tokens = 0;  // that a row may hold
+  bool mtp = false;        // of the native multi-token-prediction layer, which has no indexer
+  bool operator==(const MlaGeometry&) const = default;
 };
 
 // Layers with equal geometry, retention and codec form a group and share a page table.
@@ -51,7 +70,8 @@ struct GroupGeometry {
   std::optional<int> window = {};  // keys a query may see, itself included (none: all)
   int sinks = 0;                   // first positions that are never evicted
   CodecPair codec;
-  int page_tokens = 64;  // P: a power of two, 16 .. 256 (unit tests: smaller ones too)
+  int page_tokens = 64;                 // P: a power of two, 16 .. 256 (unit tests: smaller ones too)
+  std::optional<MlaGeometry> mla = {};  // exactly where codec.mla; no window then, and one head
   bool operator==(const GroupGeometry&) const = default;
 };
 

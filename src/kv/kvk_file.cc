@@ -12,6 +12,8 @@
 
 #include "kv/kvk_header.h"
 #include "kv/restore.h"
+#include "kv/row.h"
+#include "kv/scheme.h"
 
 namespace kvasir::kv {
 namespace {
@@ -70,11 +72,7 @@ void check_tensors(const KvkHeader& header, uint64_t data_start, uint64_t length
                   tensor.offset, tensor.bytes);
     end = tensor.offset + tensor.bytes;
   };
-  for (const KvkGroup& group : header.groups) {
-    for (const auto& [index, tensor] : group.pages) check(tensor);
-    for (const KvkTensor& tensor : group.planes) check(tensor);
-  }
-  if (header.state) check(*header.state);
+  header.each_tensor(check);
 }
 
 }  // namespace
@@ -94,8 +92,21 @@ StoreIdentity identity_of(StoreIdentity own, const Origin& origin) {
   return own;
 }
 
+void KvkHeader::each_tensor(const std::function<void(KvkTensor&)>& visit) {
+  for (KvkGroup& group : groups) {
+    for (auto& [index, tensor] : group.pages) visit(tensor);
+    for (KvkTensor& tensor : group.planes) visit(tensor);
+  }
+  if (state) visit(*state);
+  for (KvkAttachment& attachment : attachments)
+    for (KvkAttachment::Tensor& tensor : attachment.tensors) visit(tensor.place);
+}
+void KvkHeader::each_tensor(const std::function<void(const KvkTensor&)>& visit) const {
+  const_cast<KvkHeader*>(this)->each_tensor(std::function<void(KvkTensor&)>(visit));
+}
+
 bool KvkHeader::trimmable() const {
-  if (state) return false;
+  if (state || !attachments.empty()) return false;
   return std::all_of(groups.begin(), groups.end(), [&](const KvkGroup& group) {
     return !group.geometry.window || offset() < *group.geometry.window;
   });
@@ -164,11 +175,7 @@ std::span<const std::byte> KvkFile::tensor(const KvkTensor& tensor) const {
 
 void KvkFile::verify_tensors(ThreadTeam* team) const {
   std::vector<const KvkTensor*> tensors;
-  for (const KvkGroup& group : header_.groups) {
-    for (const auto& [index, entry] : group.pages) tensors.push_back(&entry);
-    for (const KvkTensor& entry : group.planes) tensors.push_back(&entry);
-  }
-  if (header_.state) tensors.push_back(&*header_.state);
+  header_.each_tensor([&](const KvkTensor& entry) { tensors.push_back(&entry); });
   // What belongs to nothing is zero: before the data, between tensors, behind the last one.
   const auto whole = file_.bytes();
   size_t end = kPreamble + read_le<uint32_t>(whole.data() + 12);
@@ -240,6 +247,27 @@ std::span<const std::byte> KvkFile::state() const {
   return header_.state ? tensor(*header_.state) : std::span<const std::byte>{};
 }
 
+namespace {
+
+// What kind of state each layer has decides what its bytes are: compared layer by layer, before any size is.
+void check_signatures(const KvkFile& file, const KvCache& cache, bool encoded) {
+  const std::vector<int>& group_of = cache.shape().group_of;
+  std::vector<std::string> stored(group_of.size(), "none");
+  for (const KvkGroup& group : file.header().groups)
+    for (const int owner : group.owners)
+      if (static_cast<size_t>(owner) < stored.size())
+        stored[static_cast<size_t>(owner)] = layer_signature(group.geometry);
+  for (size_t owner = 0; owner < stored.size(); ++owner) {
+    const PageLayout& layout = cache.layout(static_cast<size_t>(group_of[owner]), encoded);
+    if (const std::string expected = layer_signature(layout.geometry()); stored[owner] != expected)
+      throw_error(ErrorCode::invalid_input,
+                  "{}: signature of cached layer {} mismatch (file {}, expected {})", file.path(), owner,
+                  stored[owner], expected);
+  }
+}
+
+}  // namespace
+
 Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team) {
   const KvkHeader& header = file.header();
   const CacheShape& shape = cache.shape();
@@ -252,9 +280,10 @@ Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team)
   if (owners != shape.group_of.size())
     throw_error(ErrorCode::invalid_input, "{}: {} cached layers but model has {}", file.path(), owners,
                 shape.group_of.size());
+  const bool encoded = header.encoded || !shape.converts();
+  check_signatures(file, cache, encoded);
   if (header.groups.size() != shape.groups.size())
     differs("number of layer groups", header.groups.size(), shape.groups.size());
-  const bool encoded = header.encoded || !shape.converts();
   if (shape.converts() && encoded && header.min_reusable != shape.start)
     differs("start of the encoded stage", header.min_reusable, shape.start);
   if (!encoded && header.offset() > shape.start) differs("plain tokens", header.offset(), shape.start);
@@ -283,12 +312,24 @@ Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team)
                       .state = file.state(),
                       .origin = header.origin};
   for (const KvkGroup& group : header.groups) stored.first.push_back(group.first);
-  return fill_sequence(
+  Sequence sequence = fill_sequence(
       cache, stored,
       [&](size_t group, int32_t first, int32_t count, std::span<std::byte> out) {
         file.tokens(group, first, count, out);
       },
       team);
+  if (!header.attachments.empty()) {
+    Attachments attachments;
+    for (const KvkAttachment& from : header.attachments) {
+      Attachment& to = attachments.emplace_back(Attachment{from.schema, from.metadata, {}});
+      for (const KvkAttachment::Tensor& tensor : from.tensors) {
+        const auto bytes = file.tensor(tensor.place);
+        to.tensors.push_back({tensor.dtype, tensor.shape, {bytes.begin(), bytes.end()}});
+      }
+    }
+    SequenceAccess::row(sequence).attachments = std::make_shared<const Attachments>(std::move(attachments));
+  }
+  return sequence;
 }
 
 }  // namespace kvasir::kv

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,6 +59,18 @@ struct KvkGroup {
   std::vector<KvkTensor> planes;                      // layout dense: [layers][planes]
 };
 
+// What an Attachment says of itself, and where its tensors lie.
+struct KvkAttachment {
+  struct Tensor {
+    KvkTensor place;
+    Dtype dtype = Dtype::u8;
+    std::vector<int64_t> shape;
+  };
+  std::string schema;
+  std::map<std::string, Attachment::Value> metadata;
+  std::vector<Tensor> tensors;
+};
+
 struct KvkHeader {
   enum class Layout : uint8_t { pages, dense };
   Layout layout = Layout::pages;
@@ -72,9 +85,13 @@ struct KvkHeader {
   bool encoded = true;
   std::vector<KvkGroup> groups;
   std::optional<KvkTensor> state;
+  std::vector<KvkAttachment> attachments;  // of exactly these tokens
 
   int32_t offset() const { return static_cast<int32_t>(tokens.size()); }
-  bool trimmable() const;  // windows that never left anything behind, no recurrent state
+  bool trimmable() const;  // windows that never left anything behind, no recurrent state, no attachments
+  // Every tensor, in the order in which they lie in the file.
+  void each_tensor(const std::function<void(KvkTensor&)>& visit);
+  void each_tensor(const std::function<void(const KvkTensor&)>& visit) const;
 };
 
 inline constexpr uint32_t kKvkVersion = 1;
@@ -100,9 +117,9 @@ class KvkFile {
   // Canonical tokens, as PageLayout::export_tokens gives them. They must be stored.
   void tokens(size_t group, int32_t first, int32_t count, std::span<std::byte> out) const;
   std::span<const std::byte> state() const;
+  std::span<const std::byte> tensor(const KvkTensor& tensor) const;  // of this file's header
 
  private:
-  std::span<const std::byte> tensor(const KvkTensor& tensor) const;
   MappedFile file_;
   KvkHeader header_;
   uint64_t data_start_ = 0;
@@ -129,11 +146,12 @@ struct WriteWatch {
   uint64_t cap_bytes = UINT64_MAX;
 };
 
-// Writes `sequence` (whose tokens are header.tokens) in layout pages. Fills groups, stage, state and origin
-// of the header; the caller sets identity, tokens, name and metadata. Returns the bytes of the file. On any
-// error nothing is left behind. Throws Error{resource_exhausted} on a full disk, Error{invalid_input}
-// otherwise, and for an empty sequence. Any thread: of the cache and the sequence only what never changes
-// while the sequence is held is read (its page table, the bytes of its pages, shapes and layouts).
+// Writes `sequence` (whose tokens are header.tokens) in layout pages. Fills groups, stage, state, origin and
+// attachments of the header; the caller sets identity, tokens, name and metadata. Returns the bytes of the
+// file. On any error nothing is left behind. Throws Error{resource_exhausted} on a full disk,
+// Error{invalid_input} otherwise, and for an empty sequence. Any thread: of the cache and the sequence only
+// what never changes while the sequence is held is read (its page table, the bytes of its pages, shapes and
+// layouts).
 uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Sequence& sequence,
                    const WriteWatch& watch = {});
 
@@ -145,9 +163,9 @@ uint64_t kvk_bytes_about(const Sequence& sequence);
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,
                      int page_tokens, const std::function<void()>& publish = {});
 
-// A sequence with the file's bytes. The cache's groups must be the file's (another page size is fine); `team`
-// (may be null) shares the copying. Throws Error{invalid_input} naming the first field that differs,
-// KvPoolExhausted.
+// A sequence with the file's bytes and attachments. The signatures of its layers (scheme.h) must be the
+// file's, and the cache's groups must be the file's (another page size is fine); `team` (may be null) shares
+// the copying. Throws Error{invalid_input} naming the first field that differs, KvPoolExhausted.
 Sequence restore_sequence(KvCache& cache, const KvkFile& file, ThreadTeam* team = nullptr);
 
 }  // namespace kvasir::kv

@@ -309,7 +309,9 @@ TEST(KvkFile, CachesAgreeWithGroups) {
       EXPECT_NE(refusal([&, k = key, v = value](auto& r) { r["caches"][0][k] = v; }).find("cache 0"),
                 std::string::npos)
           << key;
-    EXPECT_NE(refusal([](auto& r) { r["attachments"] = nlohmann::json::array({1}); }).find("attachments"),
+    EXPECT_NE(refusal([](auto& r) {
+                r["attachments"] = nlohmann::json::array({1});
+              }).find("attachment 0 is no object"),
               std::string::npos);
     EXPECT_NE(refusal([](auto& r) { r["colour"] = 1; }).find("header has an unknown member \"colour\""),
               std::string::npos);

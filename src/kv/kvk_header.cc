@@ -20,7 +20,20 @@ json tensor_json(const KvkTensor& tensor) {
           {"hash", tensor.hash.empty() ? std::string(16, '0') : tensor.hash}};
 }
 
+json attachment_json(const KvkAttachment& attachment) {
+  json metadata = json::object(), tensors = json::array();
+  for (const auto& [key, value] : attachment.metadata)
+    std::visit([&, &k = key](const auto& fact) { metadata[k] = fact; }, value);
+  for (const KvkAttachment::Tensor& tensor : attachment.tensors) {
+    tensors.push_back(tensor_json(tensor.place));
+    tensors.back()["shape"] = tensor.shape;
+    tensors.back()["dtype"] = name(tensor.dtype);
+  }
+  return {{"schema", attachment.schema}, {"metadata", std::move(metadata)}, {"tensors", std::move(tensors)}};
+}
+
 std::string cache_kind(const GroupGeometry& geometry) {
+  if (geometry.mla) return geometry.mla->mtp ? "mtp-mla" : geometry.mla->dsa_dim > 0 ? "mla-dsa" : "mla";
   const std::string rotating = geometry.window ? "rotating" : "";
   const PlaneCodec &k = geometry.codec.k, &v = geometry.codec.v;
   std::string kind = "pair";
@@ -46,7 +59,13 @@ json caches_json(const KvkHeader& header) {
       cache["window"] = *geometry.window;
       cache["keep"] = geometry.sinks;
     }
-    const size_t per_layer = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v).size();
+    if (geometry.mla) {
+      cache["kv_lora_rank"] = geometry.head_dim_k;
+      cache["rope_head_dim"] = geometry.head_dim_v;
+      if (geometry.mla->dsa_dim > 0) cache["dsa_head_dim"] = geometry.mla->dsa_dim;
+      cache["max_tokens"] = geometry.mla->max_tokens;
+    }
+    const size_t per_layer = planes(geometry).size();
     for (size_t layer = 0; layer < group.owners.size(); ++layer) {
       const auto owner = static_cast<size_t>(group.owners[layer]);
       if (by_owner.size() <= owner) by_owner.resize(owner + 1);
@@ -117,8 +136,11 @@ class Fields {
   std::string where_;
 };
 
-KvkTensor parse_tensor(const Fields& fields, const std::string& path) {
-  fields.only({"off", "bytes", "hash", "index"});
+KvkTensor parse_tensor(const Fields& fields, const std::string& path, bool attached = false) {
+  if (attached)
+    fields.only({"off", "bytes", "hash", "shape", "dtype"});
+  else
+    fields.only({"off", "bytes", "hash", "index"});
   KvkTensor tensor;
   tensor.offset = static_cast<uint64_t>(fields.integer("off", 0, INT64_MAX / 4));
   tensor.bytes = static_cast<uint64_t>(fields.integer("bytes", 0, INT64_MAX / 4));
@@ -131,11 +153,80 @@ KvkTensor parse_tensor(const Fields& fields, const std::string& path) {
   return tensor;
 }
 
+KvkAttachment parse_attachment(const json& object, const std::string& path, const std::string& where) {
+  const Fields fields(object, path, where);
+  fields.only({"schema", "metadata", "tensors"});
+  KvkAttachment attachment{.schema = fields.text("schema", kLongestSchema), .metadata = {}, .tensors = {}};
+  if (attachment.schema.empty()) corrupt(path, fmt::format("{} has no schema", where));
+  const json& metadata = fields.at("metadata");
+  if (!metadata.is_object() || metadata.size() > kMostAttachedFacts)
+    corrupt(path, fmt::format("{}: metadata is no object of at most {} members", where, kMostAttachedFacts));
+  for (const auto& [key, value] : metadata.items()) {
+    Attachment::Value& fact = attachment.metadata[key];
+    if (value.is_string())
+      fact = value.get<std::string>();
+    else if (value.is_boolean())
+      fact = value.get<bool>();
+    else if (value.is_number_float())
+      fact = value.get<double>();
+    else if (value.is_number_integer() &&
+             !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)))
+      fact = value.get<int64_t>();
+    else
+      corrupt(path,
+              fmt::format("{}: metadata \"{}\" is no string, number or boolean", where, printable(key)));
+  }
+  const json& tensors = fields.array("tensors");
+  if (tensors.size() > kMostAttachedTensors)
+    corrupt(path, fmt::format("{}: {} tensors", where, tensors.size()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Fields entry(tensors[i], path, fmt::format("{} tensor {}", where, i));
+    KvkAttachment::Tensor tensor{.place = parse_tensor(entry, path, true), .dtype = Dtype::u8, .shape = {}};
+    const auto dtype = dtype_from_name(entry.text("dtype"));
+    if (!dtype) corrupt(path, fmt::format("{}: unknown dtype", entry.where()));
+    tensor.dtype = *dtype;
+    for (const json& axis : entry.array("shape")) {
+      if (!axis.is_number_integer() || axis.is_number_float())
+        corrupt(path, fmt::format("{}: an axis is no integer", entry.where()));
+      tensor.shape.push_back(axis.get<int64_t>());
+    }
+    try {
+      if (const uint64_t planned = tensor_bytes(tensor.dtype, tensor.shape); planned != tensor.place.bytes)
+        corrupt(path,
+                fmt::format("tensor byte-length drift: planned {}, got {}", planned, tensor.place.bytes));
+    } catch (const Error& error) {
+      corrupt(path, error.what());
+    }
+    attachment.tensors.push_back(std::move(tensor));
+  }
+  return attachment;
+}
+
+constexpr std::string_view kMlaCodec = "mla";
+
+void parse_mla(const Fields& fields, const std::string& path, GroupGeometry& geometry) {
+  geometry.codec = mla_codec();
+  geometry.mla = MlaGeometry{.dsa_dim = 0,
+                             .max_tokens = static_cast<int32_t>(fields.integer("max_tokens", 1, INT32_MAX)),
+                             .mtp = fields.has("mtp")};
+  if (fields.has("dsa_head_dim"))
+    geometry.mla->dsa_dim = static_cast<int>(fields.integer("dsa_head_dim", 1, 1 << 16));
+  if (geometry.mla->mtp && (!fields.at("mtp").is_boolean() || !fields.at("mtp").get<bool>()))
+    corrupt(path, fmt::format("{}: \"mtp\" is there and not true", fields.where()));
+  if (geometry.mla->mtp && geometry.mla->dsa_dim > 0)
+    corrupt(path, fmt::format("{}: a native MTP cache cannot hold DSA state", fields.where()));
+  if (geometry.kv_heads != 1 || geometry.window)
+    corrupt(path, fmt::format("{}: MLA layers have one head and no window", fields.where()));
+  for (const char* plain : {"plain_k", "plain_v"})
+    if (fields.text(plain) != name(Dtype::f32))
+      corrupt(path, fmt::format("{}: MLA latents are f32", fields.where()));
+}
+
 KvkGroup parse_group(const json& object, const std::string& path, size_t index, const KvkHeader& header) {
   const Fields fields(object, path, fmt::format("group {}", index));
   fields.only({"layers", "kv_heads", "head_dim_k", "head_dim_v", "window", "keep", "codec", "plain_k",
-               "plain_v", "affine_encoder", "turbo_guard", "first_position", "P", "page_bytes", "pages",
-               "tensors"});
+               "plain_v", "affine_encoder", "turbo_guard", "dsa_head_dim", "max_tokens", "mtp",
+               "first_position", "P", "page_bytes", "pages", "tensors"});
   KvkGroup group;
   GroupGeometry& geometry = group.geometry;
   for (const json& owner : fields.array("layers")) {
@@ -150,33 +241,39 @@ KvkGroup parse_group(const json& object, const std::string& path, size_t index, 
   geometry.head_dim_v = static_cast<int>(fields.integer("head_dim_v", 1, 1 << 16));
   if (fields.has("window")) geometry.window = static_cast<int>(fields.integer("window", 1, INT32_MAX));
   geometry.sinks = static_cast<int>(fields.integer("keep", 0, geometry.window ? *geometry.window - 1 : 0));
-  try {
-    const auto k = dtype_from_name(fields.text("plain_k")), v = dtype_from_name(fields.text("plain_v"));
-    if (!k || !v) corrupt(path, fmt::format("{}: unknown plain dtype", fields.where()));
-    const std::string codec = fields.text("codec");
-    const size_t slash = codec.find('/');
-    const bool turbo = codec.starts_with("turbo:");
-    if (turbo && *k != *v) corrupt(path, fmt::format("{}: turbo with two plain dtypes", fields.where()));
-    geometry.codec = parse_codec(codec, *k);
-    if (!turbo)
-      geometry.codec.v = parse_codec(slash == std::string::npos ? codec : codec.substr(slash + 1), *v).v;
-    bool gpu_compat = false, guard = true;
-    if (fields.has("affine_encoder")) {
-      gpu_compat = fields.text("affine_encoder") == "gpu_compat";
-      if (!gpu_compat) corrupt(path, fmt::format("{}: unknown affine encoder", fields.where()));
+  const bool latents = fields.text("codec") == kMlaCodec;
+  if (latents != fields.has("max_tokens"))
+    corrupt(path, fmt::format("{}: \"max_tokens\" is of MLA layers, and of all of them", fields.where()));
+  if (latents) {
+    parse_mla(fields, path, geometry);
+  } else
+    try {
+      const auto k = dtype_from_name(fields.text("plain_k")), v = dtype_from_name(fields.text("plain_v"));
+      if (!k || !v) corrupt(path, fmt::format("{}: unknown plain dtype", fields.where()));
+      const std::string codec = fields.text("codec");
+      const size_t slash = codec.find('/');
+      const bool turbo = codec.starts_with("turbo:");
+      if (turbo && *k != *v) corrupt(path, fmt::format("{}: turbo with two plain dtypes", fields.where()));
+      geometry.codec = parse_codec(codec, *k);
+      if (!turbo)
+        geometry.codec.v = parse_codec(slash == std::string::npos ? codec : codec.substr(slash + 1), *v).v;
+      bool gpu_compat = false, guard = true;
+      if (fields.has("affine_encoder")) {
+        gpu_compat = fields.text("affine_encoder") == "gpu_compat";
+        if (!gpu_compat) corrupt(path, fmt::format("{}: unknown affine encoder", fields.where()));
+      }
+      if (fields.has("turbo_guard")) {
+        if (!fields.at("turbo_guard").is_boolean())
+          corrupt(path, fmt::format("{}: \"turbo_guard\" is neither true nor false", fields.where()));
+        guard = fields.at("turbo_guard").get<bool>();
+      }
+      for (PlaneCodec* plane : {&geometry.codec.k, &geometry.codec.v}) set_encoder(*plane, gpu_compat, guard);
+      if (geometry.codec.k.plain != *k || geometry.codec.v.plain != *v)
+        corrupt(path, fmt::format("{}: codec and plain dtypes differ", fields.where()));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::corrupt_file) throw;
+      throw_error(ErrorCode::unsupported, "{}: unsupported cache kind ({})", path, error.what());
     }
-    if (fields.has("turbo_guard")) {
-      if (!fields.at("turbo_guard").is_boolean())
-        corrupt(path, fmt::format("{}: \"turbo_guard\" is neither true nor false", fields.where()));
-      guard = fields.at("turbo_guard").get<bool>();
-    }
-    for (PlaneCodec* plane : {&geometry.codec.k, &geometry.codec.v}) set_encoder(*plane, gpu_compat, guard);
-    if (geometry.codec.k.plain != *k || geometry.codec.v.plain != *v)
-      corrupt(path, fmt::format("{}: codec and plain dtypes differ", fields.where()));
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::corrupt_file) throw;
-    throw_error(ErrorCode::unsupported, "{}: unsupported cache kind ({})", path, error.what());
-  }
   for (const auto& [codec, dim] :
        {std::pair{geometry.codec.k, geometry.head_dim_k}, std::pair{geometry.codec.v, geometry.head_dim_v}})
     if (const std::string reason = why_invalid(codec, dim); !reason.empty())
@@ -184,11 +281,13 @@ KvkGroup parse_group(const json& object, const std::string& path, size_t index, 
   // Sizes of pages and tensors are products of this, at most 2^16 layers and 2^31 tokens.
   constexpr size_t kMostTokenBytes = size_t{1} << 30;
   size_t token = 0;
-  for (const Plane& plane : planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v))
-    token += static_cast<size_t>(geometry.kv_heads) * plane.bytes;
+  for (const Plane& plane : planes(geometry)) token += static_cast<size_t>(geometry.kv_heads) * plane.bytes;
   if (token > kMostTokenBytes)
     corrupt(path,
             fmt::format("{}: {} bytes for a token of one layer are not possible", fields.where(), token));
+  if (geometry.mla && header.offset() > geometry.mla->max_tokens)
+    corrupt(path, fmt::format("{}: {} tokens, more than its {}", fields.where(), header.offset(),
+                              geometry.mla->max_tokens));
   group.first = static_cast<int32_t>(fields.integer("first_position", 0, header.offset()));
   if (!geometry.window && group.first != 0)
     corrupt(path, fmt::format("{} is full, but begins at {}", fields.where(), group.first));
@@ -230,7 +329,7 @@ KvkGroup parse_group(const json& object, const std::string& path, size_t index, 
       corrupt(path, fmt::format("{} has a page without tokens", fields.where()));
   } else {
     geometry.page_tokens = 0;
-    const auto list = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v);
+    const auto list = planes(geometry);
     const json& tensors = fields.array("tensors");
     if (tensors.size() != list.size() * group.owners.size())
       corrupt(path, fmt::format("{}: {} tensors, expected {}", fields.where(), tensors.size(),
@@ -257,7 +356,7 @@ std::string hex64(uint64_t value) {
 
 PageForm page_form(const GroupGeometry& geometry) {
   PageForm form;
-  form.planes = planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v);
+  form.planes = planes(geometry);
   for (const Plane& plane : form.planes) {
     form.plane_at.push_back(form.layer_bytes);
     form.layer_bytes += align_up(
@@ -306,6 +405,11 @@ std::string header_text(const KvkHeader& header) {
     if (geometry.codec.k.gpu_compat || geometry.codec.v.gpu_compat) object["affine_encoder"] = "gpu_compat";
     if (!geometry.codec.k.guard || !geometry.codec.v.guard) object["turbo_guard"] = false;
     if (geometry.window) object["window"] = *geometry.window;
+    if (geometry.mla) {
+      object["max_tokens"] = geometry.mla->max_tokens;
+      if (geometry.mla->dsa_dim > 0) object["dsa_head_dim"] = geometry.mla->dsa_dim;
+      if (geometry.mla->mtp) object["mtp"] = true;
+    }
     if (header.layout == KvkHeader::Layout::pages) {
       object["P"] = geometry.page_tokens;
       object["page_bytes"] = page_form(geometry).page_bytes;
@@ -325,6 +429,8 @@ std::string header_text(const KvkHeader& header) {
   root["groups"] = std::move(groups);
   root["caches"] = caches_json(header);
   if (header.state) root["state"] = tensor_json(*header.state);
+  for (const KvkAttachment& attachment : header.attachments)
+    root["attachments"].push_back(attachment_json(attachment));
   return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -337,7 +443,8 @@ void check_caches(const json& stated, const KvkHeader& header, const std::string
     if (cache.is_object() && cache.contains("kind") && cache["kind"].is_string()) {
       static constexpr std::string_view kKinds[] = {
           "kv",       "qkv",          "pair",          "turboquant",
-          "rotating", "rotating-qkv", "rotating-pair", "rotating-turboquant"};
+          "rotating", "rotating-qkv", "rotating-pair", "rotating-turboquant",
+          "mla",      "mla-dsa",      "mtp-mla"};
       const std::string kind = cache["kind"].get<std::string>();
       if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
         throw_error(ErrorCode::unsupported, "{}: unsupported cache kind {}", path, printable(kind));
@@ -383,13 +490,11 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
   if (const std::string provider = fields.text("codec_provider"); provider != kProvider)
     throw_error(ErrorCode::unsupported, "{}: cache codec provider mismatch ({}, expected {})", path,
                 printable(provider), kProvider);
-  if (fields.has("attachments"))
-    throw_error(ErrorCode::unsupported, "{}: it has attachments, which this build cannot keep", path);
   fields.only(
       {"format",         "layout",      "codec_provider", "created_at",     "model_id", "config_fingerprint",
        "weights_digest", "numerics_id", "scheme_key",     "tokenizer_hash", "ns",       "name",
        "numerics",       "metadata",    "tokens",         "min_reusable",   "stage",    "groups",
-       "caches",         "state",       "computed_by",    "imported_from"});
+       "caches",         "state",       "computed_by",    "imported_from",  "attachments"});
   const std::string layout = fields.text("layout");
   if (layout != "pages" && layout != "dense")
     throw_error(ErrorCode::unsupported, "{}: unknown layout {}", path, printable(layout));
@@ -434,6 +539,17 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
   }
   check_caches(fields.array("caches"), header, path);
   if (fields.has("state")) header.state = parse_tensor(Fields(fields.at("state"), path, "state"), path);
+  if (fields.has("attachments")) {
+    const json& list = fields.array("attachments");
+    if (list.empty() || list.size() > kMostAttachments)
+      corrupt(path, fmt::format("{} attachments", list.size()));
+    for (size_t i = 0; i < list.size(); ++i)
+      header.attachments.push_back(parse_attachment(list[i], path, fmt::format("attachment {}", i)));
+    for (size_t i = 1; i < header.attachments.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (header.attachments[i].schema == header.attachments[j].schema)
+          corrupt(path, fmt::format("attachments {} and {} have one schema", j, i));
+  }
   return header;
 }
 

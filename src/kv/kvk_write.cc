@@ -78,10 +78,12 @@ void store_le(std::byte* at, const auto& value) {
   std::memcpy(at, &value, sizeof value);
 }
 
-// `fill(group, entry, buffer)` gives the bytes of each tensor; the header's tensors have their sizes already.
+// `fill(group, entry, buffer)` gives the bytes of each tensor of the groups, `attached` those of the
+// attachments' tensors, one after the other; the header's tensors have their sizes already.
 template <typename Fill>
 uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const Fill& fill,
-                    std::span<const std::byte> state, const WriteWatch& watch = {}) {
+                    std::span<const std::byte> state, std::span<const std::span<const std::byte>> attached,
+                    const WriteWatch& watch = {}) {
   const auto step = [&] {
     if (watch.step) watch.step();
   };
@@ -104,6 +106,13 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
     header.state = KvkTensor{.offset = 0, .bytes = state.size(), .hash = {}};
     place(*header.state);
   }
+  const auto each_attached = [&](const auto& visit) {
+    size_t next = 0;
+    for (KvkAttachment& attachment : header.attachments)
+      for (KvkAttachment::Tensor& tensor : attachment.tensors) visit(tensor.place, attached[next++]);
+    KVASIR_CHECK(next == attached.size());
+  };
+  each_attached([&](KvkTensor& tensor, std::span<const std::byte>) { place(tensor); });
   std::string text = header_text(header);
   if (text.size() > kKvkHeaderLimit)
     throw_error(ErrorCode::unsupported, "{}: a header of {} bytes is more than the {} that are read back",
@@ -127,6 +136,11 @@ uint64_t write_file(const std::filesystem::path& path, KvkHeader& header, const 
     header.state->hash = hex64(XXH64(state.data(), state.size(), 0));
     draft.write(state, data_start + header.state->offset);
   }
+  each_attached([&](KvkTensor& tensor, std::span<const std::byte> bytes) {
+    step();
+    tensor.hash = hex64(XXH64(bytes.data(), bytes.size(), 0));
+    draft.write(bytes, data_start + tensor.offset);
+  });
   if (watch.read) watch.read();
   step();
   const size_t planned = text.size();
@@ -202,6 +216,9 @@ uint64_t kvk_bytes_about(const Sequence& sequence) {
   for (size_t g = 0; g < row.cache->groups(); ++g)
     bytes += sequence.pages(g) *
              align_up(page_form(row.cache->layout(g, row.encoded).geometry()).page_bytes, kKvkAlignment);
+  for (const Attachment& attachment : sequence.attachments())
+    for (const Attachment::Tensor& tensor : attachment.tensors)
+      bytes += align_up(tensor.data.size(), kKvkAlignment);
   return bytes;
 }
 
@@ -209,8 +226,10 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
                    const WriteWatch& watch) {
   const Row& row = SequenceAccess::row(sequence);
   const KvCache& cache = *row.cache;
-  KVASIR_CHECK_MSG(!sequence.in_step() && !sequence.in_round(),
-                   "a sequence is stored between steps and rounds");
+  check_between_steps(row, "storing");
+  if (row.round)
+    throw_error(ErrorCode::invalid_input, "{}: storing inside a speculative round: resolve it first",
+                path.string());
   if (row.offset == 0)
     throw_error(ErrorCode::invalid_input, "{}: cannot persist an empty cache", path.string());
   KVASIR_CHECK(header.offset() == row.offset);
@@ -230,6 +249,16 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
     list_pages(group, row.offset);
     header.groups.push_back(std::move(group));
   }
+  header.attachments.clear();
+  std::vector<std::span<const std::byte>> attached;
+  for (const Attachment& from : sequence.attachments()) {
+    KvkAttachment& to = header.attachments.emplace_back(KvkAttachment{from.schema, from.metadata, {}});
+    for (const Attachment::Tensor& tensor : from.tensors) {
+      to.tensors.push_back(
+          {{.offset = 0, .bytes = tensor.data.size(), .hash = {}}, tensor.dtype, tensor.shape});
+      attached.emplace_back(tensor.data);
+    }
+  }
   const auto fill = [&](size_t g, size_t i, std::span<std::byte> page) {
     const KvkGroup& group = header.groups[g];
     const PageLayout& layout = cache.layout(g, row.encoded);
@@ -240,7 +269,7 @@ uint64_t write_kvk(const std::filesystem::path& path, KvkHeader header, const Se
                     from % group.geometry.page_tokens, to - from, out);
               });
   };
-  return write_file(path, header, fill, sequence.state(), watch);
+  return write_file(path, header, fill, sequence.state(), attached, watch);
 }
 
 uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, KvkHeader::Layout layout,
@@ -258,7 +287,7 @@ uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, Kvk
     group.planes.clear();
     const uint64_t live =
         static_cast<uint64_t>(offset - group.first + std::min(group.geometry.sinks, group.first));
-    const auto list = planes(group.geometry.codec, group.geometry.head_dim_k, group.geometry.head_dim_v);
+    const auto list = planes(group.geometry);
     for (size_t i = 0; i < group.owners.size() * list.size(); ++i)
       group.planes.push_back(
           {.offset = 0,
@@ -274,7 +303,7 @@ uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, Kvk
                 });
       return;
     }
-    const auto list = planes(group.geometry.codec, group.geometry.head_dim_k, group.geometry.head_dim_v);
+    const auto list = planes(group.geometry);
     const size_t plane = i % list.size();
     std::byte* to = out.data();
     const auto copy = [&](int head, int32_t begin, int32_t end) {
@@ -293,7 +322,11 @@ uint64_t convert_kvk(const KvkFile& from, const std::filesystem::path& path, Kvk
       copy(head, group.first, offset);
     }
   };
-  return write_file(path, header, fill, from.state(), {.publish = publish});
+  std::vector<std::span<const std::byte>> attached;
+  for (const KvkAttachment& attachment : from.header().attachments)
+    for (const KvkAttachment::Tensor& tensor : attachment.tensors)
+      attached.push_back(from.tensor(tensor.place));
+  return write_file(path, header, fill, from.state(), attached, {.publish = publish});
 }
 
 }  // namespace kvasir::kv

@@ -65,6 +65,16 @@ std::vector<Plane> planes(const CodecPair& codec, int head_dim_k, int head_dim_v
   return list;
 }
 
+std::vector<Plane> planes(const GroupGeometry& geometry) {
+  if (!geometry.mla) return planes(geometry.codec, geometry.head_dim_k, geometry.head_dim_v);
+  const auto plane = [](const char* plane_name, int dim) {
+    return Plane{plane_name, std::string(name(Dtype::f32)), static_cast<size_t>(dim) * 4};
+  };
+  std::vector<Plane> list{plane("latent", geometry.head_dim_k), plane("rope", geometry.head_dim_v)};
+  if (geometry.mla->dsa_dim > 0) list.push_back(plane("dsa", geometry.mla->dsa_dim));
+  return list;
+}
+
 size_t plane_bytes(const PlaneCodec& codec, int head_dim) {
   std::vector<Plane> list;
   add_planes(codec, head_dim, true, list);
@@ -74,9 +84,9 @@ size_t plane_bytes(const PlaneCodec& codec, int head_dim) {
 }
 
 size_t token_bytes(const GroupGeometry& geometry) {
-  return static_cast<size_t>(geometry.layers) * static_cast<size_t>(geometry.kv_heads) *
-         (plane_bytes(geometry.codec.k, geometry.head_dim_k) +
-          plane_bytes(geometry.codec.v, geometry.head_dim_v));
+  size_t bytes = 0;
+  for (const Plane& plane : planes(geometry)) bytes += plane.bytes;
+  return static_cast<size_t>(geometry.layers) * static_cast<size_t>(geometry.kv_heads) * bytes;
 }
 
 std::string why_invalid(const PlaneCodec& codec, int head_dim) {

@@ -18,8 +18,10 @@ struct Plane {
   bool operator==(const Plane&) const = default;
 };
 
-// Planes of K, then of V. The codec must be valid for the head dims (check_codec).
-std::vector<Plane> planes(const CodecPair& codec, int head_dim_k, int head_dim_v);
+// Planes of K, then of V; of an MLA group "latent", "rope" and, with an indexer, "dsa". The codec must be
+// valid for the head dims (why_invalid).
+std::vector<Plane> planes(const GroupGeometry& geometry);
+std::vector<Plane> planes(const CodecPair& codec, int head_dim_k, int head_dim_v);  // not of MLA
 size_t plane_bytes(const PlaneCodec& codec,
                    int head_dim);                   // bytes of one token and head in all planes of K (or V)
 size_t token_bytes(const GroupGeometry& geometry);  // canonical bytes of a token, all layers and heads

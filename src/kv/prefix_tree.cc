@@ -22,6 +22,7 @@ struct PrefixTree::Point {
     std::vector<std::pair<uint32_t, PageId>> pages;  // index, id: sinks and the window
   };
   std::vector<Window> windows;  // [groups]
+  std::shared_ptr<const Attachments> attachments;
 };
 
 struct PrefixTree::Node {
@@ -211,7 +212,24 @@ PrefixTree::Match PrefixTree::match(std::string_view key, std::span<const int32_
   if (tokens.empty()) return best;
   for (const bool encoded : {true, false})
     if (Root* root = find_root(key, encoded)) match_root(*root, tokens, best);
+  if (!needs_points_ && best.length > 0) find_attached(best, tokens);
   return best;
+}
+
+// Where any position can be resumed, the end of the match may be that of an entry with attachments: on the
+// last page of the path, or on another one that begins with the same tokens.
+void PrefixTree::find_attached(Match& match, std::span<const int32_t> tokens) const {
+  Node& last = *match.path.back();
+  const auto begin = static_cast<size_t>(last.depth) * static_cast<size_t>(page_);
+  const auto rest = tokens.subspan(begin, static_cast<size_t>(match.length) - begin);
+  for (const auto& child : last.parent->children)
+    for (const auto& point : child->points)
+      if (point->position == match.length && point->attachments != nullptr &&
+          common_prefix(child->tokens, rest) == static_cast<int32_t>(rest.size())) {
+        match.path.back() = child.get();
+        match.point = point.get();
+        return;
+      }
 }
 
 int32_t PrefixTree::peek(std::string_view key, std::span<const int32_t> tokens) const {
@@ -246,6 +264,7 @@ Sequence PrefixTree::build(const Match& match) const {
     row.state = match.point->state;
     if (row.state != StateSlotPool::kInitial) cache_.states().retain(row.state);
   }
+  if (match.point != nullptr) row.attachments = match.point->attachments;
   return sequence;
 }
 
@@ -333,17 +352,23 @@ PrefixTree::Node* PrefixTree::publish_pages(Root& root, std::span<const int32_t>
   return node;
 }
 
+void PrefixTree::check_publishable(std::span<const int32_t> tokens, const Sequence& sequence) const {
+  const Row& row = SequenceAccess::row(sequence);
+  check_between_steps(row, "publication");
+  if (row.round)
+    throw_error(ErrorCode::invalid_input, "publication inside a speculative round: resolve it first");
+  KVASIR_CHECK(&sequence.cache() == &cache_ && static_cast<int32_t>(tokens.size()) == row.offset);
+}
+
 void PrefixTree::publish(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
-  KVASIR_CHECK(&sequence.cache() == &cache_ && !sequence.in_step() && !sequence.in_round());
-  KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
+  check_publishable(tokens, sequence);
   if (cap_ == 0 || tokens.size() < static_cast<size_t>(page_) || sequence.origin()) return;
   publish_pages(make_root(key, sequence.encoded()), tokens, sequence);
   shrink_to_cap();
 }
 
 bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
-  KVASIR_CHECK(&sequence.cache() == &cache_ && !sequence.in_step() && !sequence.in_round());
-  KVASIR_CHECK(static_cast<int32_t>(tokens.size()) == sequence.offset());
+  check_publishable(tokens, sequence);
   if (tokens.empty() || cap_ == 0 || sequence.origin() || sequence.physical_bytes() > cap_) return false;
   Root& root = make_root(key, sequence.encoded());
   const Row& row = SequenceAccess::row(sequence);
@@ -357,9 +382,12 @@ bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, cons
   }
   if (!needs_points_) {
     // Every position of this path can be resumed, so earlier ends on it say nothing more.
-    for (Node* at = node; at->depth >= 0; at = at->parent)
+    // But what is attached to one of them is of that end only; and what has attachments serves its own end
+    // only.
+    for (Node* at = node; at->depth >= 0 && row.attachments == nullptr; at = at->parent)
       for (size_t i = at->points.size(); i-- > 0;)
-        if (at->points[i]->position < row.offset) remove_point(*at->points[i]);
+        if (at->points[i]->position < row.offset && at->points[i]->attachments == nullptr)
+          remove_point(*at->points[i]);
   }
   Point* point = nullptr;
   for (const auto& other : node->points)
@@ -382,9 +410,16 @@ bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, cons
         }
     }
   }
+  attach(*point, row.attachments);  // those of an equal entry that was there before are replaced
   touch(*point);
   shrink_to_cap();
   return true;
+}
+
+void PrefixTree::attach(Point& point, std::shared_ptr<const Attachments> attachments) {
+  if (point.attachments != nullptr) bytes_ -= attached_bytes(*point.attachments);
+  if (attachments != nullptr) bytes_ += attached_bytes(*attachments);
+  point.attachments = std::move(attachments);
 }
 
 // ---- removal
@@ -392,6 +427,7 @@ bool PrefixTree::put(std::string_view key, std::span<const int32_t> tokens, cons
 void PrefixTree::remove_point(Point& point) {
   Node& node = *point.node;
   recent_.erase(point.stamp);
+  attach(point, nullptr);
   for (size_t g = 0; g < point.windows.size(); ++g)
     for (const auto& [index, id] : point.windows[g].pages) drop(g, node.root->encoded, id);
   drop_state(point.state);

@@ -11,6 +11,10 @@
 // separate trees under one key, since a position before `start` may only be reused plain and one behind it
 // only encoded.
 //
+// What is attached to a sequence (attachments.h) is kept with its resume point, whatever the model, and comes
+// back with exactly the tokens of that point. The pages under it serve shorter and longer prompts as all
+// others do, without it. Its bytes count like pages.
+//
 // Every distinct page held is counted once; the sum stays within the cap by evicting the least recently used
 // leaves and points. Pages are shared with live sequences by reference: nothing is copied by put or take.
 // Same thread as the cache.
@@ -48,8 +52,10 @@ class PrefixTree {
   // prefill, so that others with the same prompt share it at once. No resume point is recorded.
   void publish(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence);
   // Publishes all of it and records a resume point at its end (end of the stable prompt, end of a turn, every
-  // N tokens). Returns false, storing nothing, when it alone is larger than the cap. Neither takes anything
-  // of a sequence that somebody else computed (Sequence::origin).
+  // N tokens). Where every position can be resumed it takes the place of the points before it, but for those
+  // with attachments, and of none when it has some itself. An equal point is replaced. Returns false, storing
+  // nothing, when it alone is larger than the cap. Neither takes anything of a sequence that somebody else
+  // computed (Sequence::origin).
   bool put(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence);
 
   // Called with a resume point that is about to be evicted for space: its key, tokens and a sequence that may
@@ -120,6 +126,9 @@ class PrefixTree {
   void remove_leaf(Node& node);
   void prune(Node* node);
   Sequence sequence_of(const Point& point) const;
+  void check_publishable(std::span<const int32_t> tokens, const Sequence& sequence) const;
+  void attach(Point& point, std::shared_ptr<const Attachments> attachments);
+  void find_attached(Match& match, std::span<const int32_t> tokens) const;
   bool evict(std::map<uint64_t, Recent>::iterator oldest, const Keep* keep = nullptr);
   bool yield(const Keep* keep);
   void shrink_to_cap();

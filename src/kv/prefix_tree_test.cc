@@ -42,6 +42,7 @@ struct Fixture {
   }
 };
 
+// P27, P28.
 TEST(PrefixTree, FullAttentionHitsAtAnyToken) {
   Fixture f({.page = 4});
   const auto base = counting(0, 11);
@@ -68,6 +69,7 @@ TEST(PrefixTree, PublishSharesWholePagesDuringPrefill) {
   EXPECT_EQ(f.tree.stats().bytes, 7u * f.cache.pool(0, true).page_bytes());
 }
 
+// P28.
 TEST(PrefixTree, WindowsAndRecurrentStateResumeAtPoints) {
   for (const bool recurrent : {false, true}) {
     Fixture f({.page = 4,
@@ -86,6 +88,7 @@ TEST(PrefixTree, WindowsAndRecurrentStateResumeAtPoints) {
   }
 }
 
+// P27.
 TEST(PrefixTree, TheDonorIsNeverChanged) {
   Fixture f({.page = 4, .window = 5});
   const auto base = counting(0, 10);
@@ -93,6 +96,7 @@ TEST(PrefixTree, TheDonorIsNeverChanged) {
   for (int32_t i = 0; i < 5; ++i) EXPECT_EQ(f.turn("k", joined(base, counting(100 * i, 13))), 10);
 }
 
+// P27.
 TEST(PrefixTree, PlainAndEncodedPagesServeTheirOwnSideOfTheBoundary) {
   Fixture f({.page = 4, .start = 10, .encoded_full = true});
   const auto tokens = counting(0, 30);
@@ -113,6 +117,7 @@ TEST(PrefixTree, PlainAndEncodedPagesServeTheirOwnSideOfTheBoundary) {
   EXPECT_EQ(f.tree.peek("k", joined(counting(0, 8), counting(80, 3))), 0);  // encoded alone cannot
 }
 
+// P29.
 TEST(PrefixTree, EvictsTheLeastRecentlyUsedUnderItsCap) {
   Fixture f({.page = 4}, 6 * 256 * 2);
   const size_t page = f.cache.pool(0, true).page_bytes();
@@ -158,8 +163,8 @@ TEST(PrefixTree, YieldsToLiveSequences) {
   EXPECT_EQ(f.tree.peek("k", counting(0, 17)), 8);
 }
 
-// Against brute force: the longest prefix that any published sequence could serve, and bytes equal to a fresh
-// computation.
+// P27, P29: against brute force: the longest prefix that any published sequence could serve, and bytes equal
+// to a fresh computation.
 TEST(PrefixTree, RandomConversationsAgainstBruteForce) {
   for (uint32_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(seed);

@@ -5,6 +5,7 @@
 // cache must hold the same bytes.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
 #include "base/test_seeds.h"
@@ -30,6 +31,13 @@ testing::ShapeOptions random_options(std::mt19937& random) {
   options.encoded_full = random() % 2 == 0;
   options.encoded_window = random() % 2 == 0;
   options.state_bytes = random() % 3 == 0 ? 24 : 0;
+  if (random() % 3 == 0) {  // two layers of one group, and others of their own
+    const auto most = static_cast<int32_t>(1000 + random() % 1000);
+    options.mla = {{.dsa_dim = 4, .max_tokens = most}, {.dsa_dim = 4, .max_tokens = most}};
+    if (random() % 2 == 0) options.mla.push_back({.dsa_dim = 0, .max_tokens = most});
+    if (random() % 2 == 0) options.mla.push_back({.dsa_dim = 0, .max_tokens = most, .mtp = true});
+  }
+  if (random() % 8 == 0) options.page = std::array{16, 64, 256}[random() % 3];
   return options;
 }
 
@@ -212,7 +220,7 @@ void run_program(uint32_t seed) {
   }
 }
 
-// P1, P3, P4, P10, P15, P16.
+// P1, P2, P3, P4, P10, P15, P16.
 TEST(Property, RandomProgramsEqualSoloRuns) {
   const uint32_t seeds = static_cast<uint32_t>(property_seeds(3000));
   for (uint32_t seed = 1; seed <= seeds && !::testing::Test::HasFailure(); ++seed) run_program(seed);
@@ -269,6 +277,65 @@ TEST(Batch, MembershipMovesNothing) {
   EXPECT_EQ(batch[0].offset(), 2);
   EXPECT_EQ(batch[1].offset(), 14);
   EXPECT_THROW(batch.filter(std::vector<size_t>{0, 0}), Error);
+}
+
+// P13, P25: a refused change leaves both sides as they were, and says what does not fit.
+TEST(Batch, ForeignRowsAreRefusedAndNothingMoves) {
+  struct Side {
+    CacheShape shape;
+    KvCache cache;
+    TestRow row;
+    explicit Side(const testing::ShapeOptions& options)
+        : shape(testing::make_shape(options)),
+          cache(shape, TestLayout::factory(), testing::pages_each(shape, 16), nullptr, true),
+          row{cache.create(), {}} {
+      testing::append(cache, row, testing::counting(3, 9));
+    }
+  };
+  Side own({.page = 4, .window = 6}), same({.page = 4, .window = 6}), fewer({.page = 4}),
+      encoded({.page = 4, .window = 6, .encoded_full = true}),
+      latents({.page = 4, .mla = {{.dsa_dim = 0, .max_tokens = 99}}});
+  Batch batch;
+  batch.join(own.row.sequence.fork());
+  const auto refusal = [&](Side& side) {
+    Batch other;
+    other.join(std::move(side.row.sequence));
+    std::string text = "accepted";
+    try {
+      batch.merge(std::move(other));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+      text = error.what();
+    }
+    EXPECT_EQ(batch.size(), 1u);
+    return text;
+  };
+  EXPECT_NE(refusal(encoded).find("cached layer 0: kv:plain row layout cannot merge kv:quant:8:32"),
+            std::string::npos);
+  EXPECT_NE(refusal(latents).find("cached layer 1: kv:rotating-plain row layout cannot merge kv:mla:target"),
+            std::string::npos);
+  EXPECT_NE(refusal(fewer).find("1 cached layers cannot join rows of 2"), std::string::npos);
+  EXPECT_NE(refusal(same).find("another cache"), std::string::npos);
+  EXPECT_EQ(difference(batch[0], own.row.tokens), "");
+  EXPECT_EQ(difference(own.row), "");
+  EXPECT_EQ(own.cache.pool(0, true).references(SequenceAccess::row(batch[0]).groups[0].ids[0]), 2u);
+  // Order errors of a batch are the caller's, and change nothing.
+  EXPECT_THROW(batch.leave(1), Error);
+  EXPECT_THROW(batch.reorder(std::vector<size_t>{0, 0}), Error);
+  EXPECT_THROW(batch.truncate(-1), KvRangeError);
+  Step step;
+  own.cache.reserve({&batch[0]}, {1}, step);
+  for (const std::function<void()>& call :
+       std::initializer_list<std::function<void()>>{[&] { batch.leave(0); }, [&] { batch.filter({}); },
+                                                    [&] { batch.truncate(1); }, [&] { batch.extract(0); }})
+    try {
+      call();
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_input) << error.what();
+    }
+  step.rollback();
+  EXPECT_EQ(difference(batch[0], own.row.tokens), "");
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ TEST(RealLayouts, TokenBytesFollowThePlaneTable) {
     }
 }
 
+// P6, P32.
 TEST(RealLayouts, StoredSequencesAreTheSameAtEveryLevelAndPageSize) {
   const TestFolder temporary("layouts");
   const fs::path& folder = temporary.path();
@@ -116,7 +117,7 @@ TEST(RealLayouts, StoredSequencesAreTheSameAtEveryLevelAndPageSize) {
   }
 }
 
-// A row that converts later holds the bytes of one that was encoded from the first token on.
+// P12: a row that converts later holds the bytes of one that was encoded from the first token on.
 TEST(RealLayouts, ConvertedRowsEqualEncodedRows) {
   for (const char* spec :
        {"affine:4:64", "affine:8:64", "turbo:8,3", "rot:4", "q8_0", "rot:q8_0", "rot:q5_0", "q4_0"})

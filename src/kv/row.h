@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -49,9 +50,22 @@ struct Row {
   SlotId state = StateSlotPool::kInitial;
   std::vector<Checkpoint> checkpoints;  // ascending positions
   std::optional<Round> round;
+  std::shared_ptr<const Attachments> attachments;  // of `offset` tokens; null: none
+  bool poisoned = false;                           // a round failed half-way: to be dropped
   Step* step = nullptr;
   size_t step_index = 0;
 };
+
+inline void check_usable(const Row& row) {
+  if (row.poisoned) throw InvalidState();
+}
+// What may happen between steps only; `what` begins the refusal.
+inline void check_between_steps(const Row& row, std::string_view what) {
+  check_usable(row);
+  if (row.step != nullptr)
+    throw_error(ErrorCode::invalid_input,
+                "{} of a sequence with an open step: commit or roll back the step first", what);
+}
 
 // How the prefix tree and the store build sequences out of pages they hold.
 class SequenceAccess {

@@ -221,8 +221,9 @@ Choices read_config(const std::filesystem::path& path, std::span<const SchemeLay
 }
 
 size_t layer_bytes(const CodecPair& codec, const LayerGeometry& layer) {
+  const size_t index = layer.mla ? static_cast<size_t>(layer.mla->dsa_dim) * size_of(Dtype::f32) : 0;
   return static_cast<size_t>(layer.kv_heads) *
-         (plane_bytes(codec.k, layer.head_dim_k) + plane_bytes(codec.v, layer.head_dim_v));
+         (plane_bytes(codec.k, layer.head_dim_k) + plane_bytes(codec.v, layer.head_dim_v) + index);
 }
 
 // The entries of a kv_config.json that `kvasir eval kv-sensitivity` wrote carry what was measured:
@@ -475,14 +476,22 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
   if (uniform) with_options(*uniform);
   for (auto& [layer, choice] : choices) with_options(choice.codec);
 
-  bool encoded = false;
+  bool encoded = false, eligible = false;
   for (const SchemeLayer& layer : layers) {
     const int index = layer.geometry.layer;
     if (layer.kind != SchemeLayer::Kind::attention) {
-      if (uniform && !uniform->is_plain() && layer.kind != SchemeLayer::Kind::shares)
+      // Latents are f32 whatever is asked for; recurrent layers have nothing that a plain type would change.
+      const bool latents = layer.kind == SchemeLayer::Kind::mla;
+      if (uniform && layer.kind != SchemeLayer::Kind::shares &&
+          (latents ? !spec.empty() && uniform->k != mla_codec().k : !uniform->is_plain()))
         scheme.notes.push_back(fmt::format("layer {} {}: left as it is", index, kind_name(layer.kind)));
+      if (latents) {
+        scheme.owners.push_back(layer.geometry);
+        scheme.codecs.push_back(mla_codec());
+      }
       continue;
     }
+    eligible = true;
     CodecPair codec = uniform.value_or(unlisted);
     if (const auto chosen = choices.find(index); chosen != choices.end()) {
       codec = chosen->second.codec;
@@ -493,7 +502,7 @@ Scheme resolve_scheme(const SchemeRequest& request, std::span<const SchemeLayer>
     scheme.owners.push_back(layer.geometry);
     scheme.codecs.push_back(codec);
   }
-  if (uniform && !uniform->is_plain() && scheme.owners.empty())
+  if (uniform && !uniform->is_plain() && !eligible)
     throw_error(ErrorCode::unsupported,
                 "--kv {}: no layer of this model stores keys and values that can be encoded",
                 printable(spec));
@@ -556,6 +565,7 @@ std::string option_suffix(const PlaneCodec& plane) {
 }  // namespace
 
 std::string layer_key(const CodecPair& codec, int32_t start) {
+  if (codec.mla) return "mla";
   const std::string tail = codec.is_plain() ? "" : fmt::format("-s{}", start);
   if (codec.k.kind == PlaneCodec::Kind::turbo_key && codec.v.kind == PlaneCodec::Kind::rotated &&
       codec.k.plain == codec.v.plain && codec.k.guard == codec.v.guard)
@@ -581,14 +591,26 @@ std::string scheme_key(std::span<const CodecPair> codecs, int32_t start) {
   return same ? first : fmt::format("config-{:016x}", XXH64(joined.data(), joined.size(), 0));
 }
 
-std::string layer_signature(const CodecPair& codec, bool windowed) {
-  const std::string rotating = windowed ? "rotating-" : "";
-  if (codec.is_plain()) return windowed ? "kv:rotating-plain" : "kv:plain";
+std::string layer_signature(const GroupGeometry& geometry) {
+  const CodecPair& codec = geometry.codec;
+  if (geometry.mla)
+    return geometry.mla->mtp           ? "kv:mla:mtp"
+           : geometry.mla->dsa_dim > 0 ? "kv:mla:target:dsa"
+                                       : "kv:mla:target";
+  const std::string rotating = geometry.window ? "rotating-" : "";
+  if (codec.is_plain()) return geometry.window ? "kv:rotating-plain" : "kv:plain";
   if (codec.k.kind == PlaneCodec::Kind::affine && codec.k == codec.v)
     return fmt::format("kv:{}quant:{}:{}", rotating, codec.k.bits, codec.k.group);
   if (codec.k.kind == PlaneCodec::Kind::turbo_key && codec.v.kind == PlaneCodec::Kind::rotated)
     return fmt::format("kv:{}turboquant:{}:{}", rotating, codec.k.bits, codec.v.bits);
   return fmt::format("kv:{}pair:{}+{}", rotating, plane_key(codec.k), plane_key(codec.v));
+}
+
+std::vector<std::string> signatures(const CacheShape& shape) {
+  std::vector<std::string> list;
+  for (const int group : shape.group_of)
+    list.push_back(layer_signature(shape.groups[static_cast<size_t>(group)].geometry));
+  return list;
 }
 
 }  // namespace kvasir::kv

@@ -29,12 +29,12 @@
 
 namespace kvasir::kv {
 
-// A layer of the model, in order: kv-sharing, recurrent and MLA layers are listed so that naming one can be
-// refused by name.
+// A layer of the model, in order: kv-sharing and recurrent layers are listed so that naming one can be
+// refused by name. MLA layers own a cache, in a form that nothing changes.
 struct SchemeLayer {
   enum class Kind : uint8_t { attention, shares, recurrent, mla };
   Kind kind = Kind::attention;
-  LayerGeometry geometry;  // .layer is its index in the model; the rest matters for attention layers
+  LayerGeometry geometry;  // .layer is its index in the model; the rest matters for attention and MLA layers
 };
 
 struct SchemeRequest {
@@ -52,7 +52,7 @@ struct SchemeRequest {
 };
 
 struct Scheme {
-  std::vector<LayerGeometry> owners;  // attention layers, in layer order
+  std::vector<LayerGeometry> owners;  // attention and MLA layers, in layer order
   std::vector<CodecPair> codecs;      // [owners]
   int32_t start = 0;
   std::string key;                 // injective over everything that changes bytes
@@ -93,9 +93,11 @@ std::string layer_key(const CodecPair& codec, int32_t start);
 // One key for all layers when they agree, else config-<16 hex of XXH64 over the layer keys>.
 std::string scheme_key(std::span<const CodecPair> codecs, int32_t start);
 
-// "kv:plain", "kv:rotating-quant:8:64", "kv:turboquant:8:3", ... (kv-cache.md 4.3): state identity of one
-// layer. For graphs that are recorded for one vector of them (P25); there are none yet: what runs takes the
-// codec from each row's page layout.
-std::string layer_signature(const CodecPair& codec, bool windowed);
+// "kv:plain", "kv:rotating-quant:8:64", "kv:turboquant:8:3", "kv:mla:target:dsa", ... (kv-cache.md 4.3):
+// state identity of one layer, "kv:[rotating-]pair:KPLANE+VPLANE" for pairs that the table there does not
+// name. It says what kind of state a layer has, not how large it is.
+std::string layer_signature(const GroupGeometry& geometry);
+// [owners], with the target codecs. kv/cache.h has those of a row and what they decide.
+std::vector<std::string> signatures(const CacheShape& shape);
 
 }  // namespace kvasir::kv

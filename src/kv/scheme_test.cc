@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -48,6 +49,7 @@ struct ConfigFolder : TestFolder {
   void write(const std::string& name, const std::string& text) const { std::ofstream(path() / name) << text; }
 };
 
+// P38.
 TEST(Planes, BytesPerTokenOfTheSpec) {
   // kv-cache.md 3: plain H (Dk + Dv) sz; affine b/8 + 4/g bytes an element with 16-bit scales; turbo D (kb +
   // vb) / 8 + 3 D / 16.
@@ -208,7 +210,9 @@ TEST(Scheme, LayersWithoutKvOfTheirOwn) {
   layers[2].kind = SchemeLayer::Kind::shares;
   layers[3].kind = SchemeLayer::Kind::mla;
   const Scheme scheme = resolve_scheme(request("affine:8"), layers);
-  EXPECT_EQ(scheme.owners.size(), 1u);
+  ASSERT_EQ(scheme.owners.size(), 2u);  // the latents are stored, as they are
+  EXPECT_EQ(describe(scheme.codecs[0]), "affine:8:64");
+  EXPECT_EQ(describe(scheme.codecs[1]), "mla");
   EXPECT_EQ(scheme.notes.size(), 2u);
   for (const char* named : {"1=affine:8", "2=affine:8", "3=affine:8"}) {
     SchemeRequest r = request("");
@@ -216,7 +220,10 @@ TEST(Scheme, LayersWithoutKvOfTheirOwn) {
     refusal(r, layers, ErrorCode::unsupported);
   }
   layers[0].kind = SchemeLayer::Kind::recurrent;
-  refusal(request("affine:8"), layers, ErrorCode::unsupported);
+  refusal(request("affine:8"), layers, ErrorCode::unsupported);  // no layer is eligible
+  EXPECT_EQ(resolve_scheme(request(""), layers).key, "mla");
+  EXPECT_EQ(resolve_scheme(request("f32"), layers).notes.size(), 0u);
+  EXPECT_EQ(resolve_scheme(request("f16"), layers).notes.size(), 1u);  // latents stay f32
 }
 
 TEST(Scheme, ConfigFile) {
@@ -463,11 +470,57 @@ TEST(Scheme, EncoderOptions) {
   EXPECT_EQ(resolve_scheme(r, model(2)).key, "q8_0-bf16-s0");
 }
 
+// P25. kv-cache.md 4.3.
 TEST(Scheme, Signatures) {
-  EXPECT_EQ(layer_signature(parse_codec("bf16", Dtype::bf16), false), "kv:plain");
-  EXPECT_EQ(layer_signature(parse_codec("bf16", Dtype::bf16), true), "kv:rotating-plain");
-  EXPECT_EQ(layer_signature(parse_codec("affine:8:32", Dtype::bf16), true), "kv:rotating-quant:8:32");
-  EXPECT_EQ(layer_signature(parse_codec("turbo", Dtype::bf16), false), "kv:turboquant:8:3");
+  const auto signature = [](const char* spec, bool windowed) {
+    GroupGeometry geometry{.codec = parse_codec(spec, Dtype::bf16)};
+    if (windowed) geometry.window = 512;
+    return layer_signature(geometry);
+  };
+  EXPECT_EQ(signature("bf16", false), "kv:plain");
+  EXPECT_EQ(signature("bf16", true), "kv:rotating-plain");
+  EXPECT_EQ(signature("affine:4", false), "kv:quant:4:64");
+  EXPECT_EQ(signature("affine:8:32", true), "kv:rotating-quant:8:32");
+  EXPECT_EQ(signature("turbo", false), "kv:turboquant:8:3");
+  EXPECT_EQ(signature("turbo:4,2", true), "kv:rotating-turboquant:4:2");
+  const auto latents = [](const MlaGeometry& mla) {
+    return layer_signature({.codec = mla_codec(), .mla = mla});
+  };
+  EXPECT_EQ(latents({.dsa_dim = 0, .max_tokens = 9}), "kv:mla:target");
+  EXPECT_EQ(latents({.dsa_dim = 128, .max_tokens = 9}), "kv:mla:target:dsa");
+  EXPECT_EQ(latents({.dsa_dim = 0, .max_tokens = 9, .mtp = true}), "kv:mla:mtp");
+}
+
+// P25: the two fixtures of kv-cache.md 4.3, from a kv_config.json.
+TEST(Scheme, SignatureVectorsOfGemma4) {
+  const auto vector_of = [](int owners, const std::set<int>& full, const std::set<int>& eight) {
+    std::vector<SchemeLayer> layers;
+    nlohmann::json config = nlohmann::json::array();
+    std::vector<std::string> expected;
+    for (int i = 0; i < owners; ++i) {
+      SchemeLayer layer;
+      layer.geometry = {
+          .layer = i, .kv_heads = full.contains(i) ? 2 : 8, .head_dim_k = 256, .head_dim_v = 256};
+      if (!full.contains(i)) layer.geometry.window = 1024;
+      layers.push_back(layer);
+      const int bits = eight.contains(i) ? 8 : 4;
+      config.push_back({{"layer_idx", i}, {"bits", bits}, {"group_size", 64}});
+      expected.push_back(fmt::format("kv:{}quant:{}:64", full.contains(i) ? "" : "rotating-", bits));
+    }
+    const ConfigFolder folder;
+    folder.write("kv_config.json", config.dump());
+    SchemeRequest asked = request("config");
+    asked.model_folder = folder.path();
+    EXPECT_EQ(signatures(resolve_scheme(asked, layers).shape(64)), expected);
+    return expected;
+  };
+  const auto large = vector_of(30, {5, 11, 17, 23, 29}, {0, 3, 4, 5, 8, 9, 11, 12});
+  EXPECT_EQ(large[0], "kv:rotating-quant:8:64");
+  EXPECT_EQ(large[5], "kv:quant:8:64");
+  EXPECT_EQ(large[29], "kv:quant:4:64");
+  const auto small = vector_of(24, {5, 11, 17, 23}, {3, 4, 9, 10, 11, 14});
+  EXPECT_EQ(small[5], "kv:quant:4:64");
+  EXPECT_EQ(small[11], "kv:quant:8:64");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "kv/cache.h"
 #include "kv/row.h"
+#include "kv/scheme.h"
 
 namespace kvasir::kv {
 
@@ -70,6 +71,9 @@ bool Sequence::in_round() const {
 bool Sequence::in_step() const {
   return row_->step != nullptr;
 }
+bool Sequence::valid() const {
+  return !row_->poisoned;
+}
 KvCache& Sequence::cache() const {
   return *row_->cache;
 }
@@ -107,7 +111,7 @@ Sequence Sequence::fork() const {
 Sequence Sequence::fork(int32_t at) const {
   const Row& row = *row_;
   KvCache& cache = *row.cache;
-  KVASIR_CHECK_MSG(row.step == nullptr, "fork of a sequence with an open step");
+  check_between_steps(row, "fork");
   if (row.round && at > row.round->before)
     throw_error(ErrorCode::invalid_input,
                 "fork at token {} inside a speculative round that began at {}: resolve the round first", at,
@@ -144,6 +148,7 @@ Sequence Sequence::fork(int32_t at) const {
     for (PageId id : to.ids)
       if (id != kNoPage) pool.retain(id);
   }
+  if (at == row.offset) other.attachments = row.attachments;
   for (const Checkpoint& from : row.checkpoints) {
     if (from.position > at) break;
     Checkpoint& to = other.checkpoints.emplace_back(from);
@@ -159,13 +164,23 @@ Sequence Sequence::fork(int32_t at) const {
   return copy;
 }
 
+namespace {
+bool holds_latents(const KvCache& cache) {
+  const auto& groups = cache.shape().groups;
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const LayerGroup& g) { return g.geometry.mla.has_value(); });
+}
+}  // namespace
+
 void Sequence::truncate(int32_t length) {
   Row& row = *row_;
-  KVASIR_CHECK_MSG(row.step == nullptr, "truncation of a sequence with an open step");
+  check_between_steps(row, "truncation");
   if (row.round)
     throw_error(ErrorCode::invalid_input,
                 "truncation inside a speculative round: resolve it with commit or rollback");
   if (length == row.offset) return;
+  if ((length < 0 || length > row.offset) && holds_latents(*row.cache))
+    throw KvRangeError(fmt::format("trim of MLA rows to {} tokens: expected 0 to {}", length, row.offset));
   if (length < 0 || length > row.offset || nearest_resumable(length) != length)
     throw NotResumable(length, nearest_resumable(std::max(length, 0)));
   // A fork holds exactly what is to stay; the old row then returns the rest.
@@ -176,7 +191,7 @@ void Sequence::truncate(int32_t length) {
 void Sequence::checkpoint() {
   Row& row = *row_;
   KvCache& cache = *row.cache;
-  KVASIR_CHECK_MSG(row.step == nullptr, "checkpoint of a sequence with an open step");
+  check_between_steps(row, "checkpoint");
   if (row.round)
     throw_error(ErrorCode::invalid_input, "checkpoint inside a speculative round: resolve it first");
   if (row.offset == 0 || (!row.checkpoints.empty() && row.checkpoints.back().position == row.offset)) return;
@@ -214,7 +229,7 @@ std::vector<int32_t> Sequence::checkpoints() const {
 
 void Sequence::begin_round() {
   Row& row = *row_;
-  KVASIR_CHECK_MSG(row.step == nullptr, "a round cannot begin inside a step");
+  check_between_steps(row, "speculative round");
   if (row.round)
     throw_error(ErrorCode::invalid_input,
                 "a speculative round is open already (since token {}): rounds do not nest",
@@ -225,6 +240,7 @@ void Sequence::begin_round() {
 }
 
 int32_t Sequence::round_tokens() const {
+  check_usable(*row_);
   if (!row_->round) throw_error(ErrorCode::invalid_input, "no speculative round is open");
   return row_->offset - row_->round->before;
 }
@@ -232,7 +248,7 @@ int32_t Sequence::round_tokens() const {
 void Sequence::commit_round(int32_t keep) {
   Row& row = *row_;
   KvCache& cache = *row.cache;
-  KVASIR_CHECK_MSG(row.step == nullptr, "a round cannot be resolved inside a step");
+  check_between_steps(row, "end of a speculative round");
   const int32_t appended = round_tokens();
   if (keep < 0 || keep > appended)
     throw_error(ErrorCode::invalid_input, "a round of {} tokens cannot keep {}", appended, keep);
@@ -268,6 +284,7 @@ int32_t Sequence::first_stored(size_t group) const {
 
 std::vector<std::byte> Sequence::bytes(size_t group, int32_t position, int32_t count) const {
   const Row& row = *row_;
+  check_usable(row);
   KVASIR_CHECK(group < row.groups.size());
   const GroupGeometry& geometry = row.cache->shape().groups[group].geometry;
   const int32_t first = row.groups[group].evicted_below;
@@ -290,6 +307,7 @@ std::vector<std::byte> Sequence::bytes(size_t group, int32_t position, int32_t c
 }
 
 std::span<const std::byte> Sequence::state() const {
+  check_usable(*row_);
   const StateSlotPool& states = row_->cache->states();
   if (states.empty()) return {};
   const SlotId id = row_->round && !row_->round->states.empty() ? row_->round->states.back() : row_->state;
@@ -306,13 +324,29 @@ size_t Sequence::physical_bytes() const {
   for (size_t g = 0; g < row_->groups.size(); ++g)
     bytes += pages(g) * row_->cache->pool(g, row_->encoded).page_bytes();
   if (row_->state != StateSlotPool::kInitial) bytes += row_->cache->states().stored_bytes();
-  return bytes;
+  return bytes + attached_bytes(attachments());
+}
+
+void Sequence::attach(Attachments attachments) {
+  Row& row = *row_;
+  check_between_steps(row, "attachment");
+  if (row.round || row.offset == 0)
+    throw_error(ErrorCode::invalid_input, "attachments belong to a number of tokens: {}",
+                row.round ? "resolve the speculative round first" : "the sequence has none");
+  check_attachments(attachments);
+  row.attachments =
+      attachments.empty() ? nullptr : std::make_shared<const Attachments>(std::move(attachments));
+}
+
+std::span<const Attachment> Sequence::attachments() const {
+  return row_->attachments != nullptr ? std::span<const Attachment>(*row_->attachments)
+                                      : std::span<const Attachment>();
 }
 
 DonorView Sequence::donate(size_t group) const {
   const Row& row = *row_;
   KVASIR_CHECK(group < row.groups.size());
-  KVASIR_CHECK_MSG(row.step == nullptr, "a donor view shows committed tokens: commit the step first");
+  check_between_steps(row, "donor view");
   if (row.offset == 0)
     throw_error(ErrorCode::invalid_input, "cache is empty: a donor view needs at least one committed token");
   DonorView view;
@@ -384,6 +418,21 @@ Dtype DonorView::value_dtype() const {
 
 RowPages DonorView::pages() const {
   return {.pages = pages_.data(), .page_count = static_cast<int32_t>(pages_.size()), .layout = layout_};
+}
+
+std::vector<std::string> signatures(const Sequence& row) {
+  const KvCache& cache = row.cache();
+  std::vector<std::string> list;
+  for (const int group : cache.shape().group_of)
+    list.push_back(layer_signature(cache.layout(static_cast<size_t>(group), row.encoded()).geometry()));
+  return list;
+}
+
+bool match_signatures(std::span<const std::string> built_for, std::span<Sequence* const> rows) {
+  return std::all_of(rows.begin(), rows.end(), [&](const Sequence* row) {
+    const std::vector<std::string> stored = signatures(*row);
+    return std::equal(stored.begin(), stored.end(), built_for.begin(), built_for.end());
+  });
 }
 
 }  // namespace kvasir::kv

@@ -7,7 +7,7 @@
 namespace kvasir::kv {
 
 void Step::commit() {
-  KVASIR_CHECK_MSG(open(), "commit of a step that is not open");
+  if (!open()) throw_error(ErrorCode::invalid_input, "commit of a step that is not open: reserve it first");
   for (const Copied& entry : copied_)
     if (entry.taken_by == nullptr && entry.row != nullptr)
       cache_->pool(entry.group, entry.row->encoded).release(entry.old);
@@ -19,6 +19,7 @@ void Step::commit() {
     if (row == nullptr) continue;  // destroyed during the step; its slots were returned then
     row->step = nullptr;
     row->offset += count;
+    if (count > 0) row->attachments.reset();
     if (!token_state_out_.empty() && count > 0) {
       // In a round the states are the round's until it is resolved, and the one at its start stays the row's.
       if (row->round) {

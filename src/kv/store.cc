@@ -190,11 +190,12 @@ std::optional<DiskStore::Found> DiskStore::find(std::string_view ns, std::span<c
   return Found{*best, longest};
 }
 
-bool DiskStore::serves(std::string_view ns, std::span<const int32_t> tokens) {
+bool DiskStore::serves(std::string_view ns, std::span<const int32_t> tokens, bool attachments) {
   const auto length = static_cast<int32_t>(tokens.size());
   const std::lock_guard lock(mutex_);
   for (const StoreEntry& entry : index_->entries(folder_))
-    if (entry.ns == ns && entry.name.empty() && common_prefix(entry.tokens, tokens) == length &&
+    if (entry.ns == ns && entry.name.empty() && (entry.attachments || !attachments) &&
+        common_prefix(entry.tokens, tokens) == length &&
         (entry.trimmable ? length >= entry.min_reusable : entry.tokens.size() == tokens.size()))
       return true;
   return false;
@@ -329,7 +330,8 @@ bool DiskStore::put(std::string_view ns, std::span<const int32_t> tokens, const 
       if (length > whole || common_prefix(other.tokens, entry.tokens) != static_cast<int32_t>(length))
         return false;
       const bool ancestor = length < whole;
-      return !ancestor || (entry.trimmable && static_cast<int32_t>(length) >= entry.min_reusable);
+      return !ancestor ||
+             (entry.trimmable && !other.attachments && static_cast<int32_t>(length) >= entry.min_reusable);
     };
     // After this the sequence may be gone: watch.read has said that it is not needed.
     const std::optional<StoreEntry> stored = write({}, ns, tokens, sequence, {}, capped, replaces);

@@ -42,6 +42,7 @@ struct StoreEntry {
   int64_t used_ms = 0;  // modification time: bumped by restore
   int64_t created_ms = 0;
   bool trimmable = false;
+  bool attachments = false;  // then not trimmable
   int32_t min_reusable = 0;
 };
 
@@ -74,8 +75,9 @@ class DiskStore {
   // trimmed serve exactly their own length.
   std::optional<Found> find(std::string_view ns, std::span<const int32_t> tokens);
 
-  // Whether an entry without a name gives back all of these tokens.
-  bool serves(std::string_view ns, std::span<const int32_t> tokens);
+  // Whether an entry without a name gives back all of these tokens; `attachments`: and what was attached
+  // there.
+  bool serves(std::string_view ns, std::span<const int32_t> tokens, bool attachments = false);
 
   // The sequence of an entry, trimmed to `length`. On any failure but a full pool the entry is dropped with a
   // warning and nothing is returned; one whose file is gone is a miss. Throws KvPoolExhausted.
@@ -84,8 +86,9 @@ class DiskStore {
 
   // Stores a prefix. False, with one warning, when it cannot be written or is larger than what conversations
   // leave of the cap. An equal
-  // entry is replaced; entries that are its prefixes are removed if the new one can be trimmed to them. An
-  // Error{cancelled} of watch.step is passed on: nothing was stored, and nothing is counted.
+  // entry is replaced; entries that are its prefixes are removed if the new one can be trimmed to them and
+  // they have no attachments. An Error{cancelled} of watch.step is passed on: nothing was stored, and nothing
+  // is counted.
   bool put(std::string_view ns, std::span<const int32_t> tokens, const Sequence& sequence,
            const WriteWatch& watch = {});
 

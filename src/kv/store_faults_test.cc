@@ -26,6 +26,7 @@ using testing::TestRow;
 using Fixture = testing::StoreFixture;
 using testing::flip_byte;
 
+// P33.
 TEST(DiskStore, CorruptEntriesAreDroppedAndNeverServed) {
   Fixture f;
   fs::path entry, saved;
@@ -193,7 +194,7 @@ TEST(DiskStore, AFileSystemThatRunsFull) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// Writers of one store in a process of their own, killed at any moment.
+// P33: writers of one store in a process of their own, killed at any moment.
 TEST(DiskStore, KilledWritersLeaveOnlyWholeEntries) {
   Fixture f({.page = 4, .window = 6, .state_bytes = 8});
   for (int round = 0; round < 25; ++round) {

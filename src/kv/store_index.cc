@@ -15,7 +15,7 @@ namespace kvasir::kv {
 namespace {
 
 // Bumped when the columns change: an index with another version is replaced.
-constexpr int kIndexVersion = 1;
+constexpr int kIndexVersion = 2;
 
 class Statement {
  public:
@@ -71,6 +71,7 @@ StoreEntry entry_of(const std::filesystem::path& path, KvkHeader header) {
   entry.name = header.name;
   entry.created_ms = header.created_ms;
   entry.trimmable = header.trimmable();
+  entry.attachments = !header.attachments.empty();
   entry.min_reusable = header.min_reusable;
   entry.tokens = std::move(header.tokens);
   std::error_code error;
@@ -151,7 +152,7 @@ bool StoreIndex::open(const std::string& file) {
           "CREATE TABLE entries(path TEXT PRIMARY KEY, folder TEXT NOT NULL, ns TEXT NOT NULL, name TEXT NOT "
           "NULL, bytes INTEGER NOT NULL, "
           "used INTEGER NOT NULL, created INTEGER NOT NULL, trimmable INTEGER NOT NULL, min_reusable INTEGER "
-          "NOT NULL, tokens BLOB NOT NULL)");
+          "NOT NULL, tokens BLOB NOT NULL, attachments INTEGER NOT NULL)");
       execute("CREATE INDEX by_folder ON entries(folder, used)");
       execute(fmt::format("PRAGMA user_version={}", kIndexVersion).c_str());
     }
@@ -174,8 +175,8 @@ const std::vector<StoreEntry>& StoreIndex::entries(const std::filesystem::path& 
   if (version == cached_version_ && folder == cached_folder_) return cached_;
   cached_.clear();
   Statement statement(db_,
-                      "SELECT path, ns, name, bytes, used, created, trimmable, min_reusable, tokens FROM "
-                      "entries WHERE folder = ? ORDER BY used, path");
+                      "SELECT path, ns, name, bytes, used, created, trimmable, min_reusable, tokens, "
+                      "attachments FROM entries WHERE folder = ? ORDER BY used, path");
   statement.bind(1, folder.native());
   while (statement.step()) {
     StoreEntry& entry = cached_.emplace_back();
@@ -188,6 +189,7 @@ const std::vector<StoreEntry>& StoreIndex::entries(const std::filesystem::path& 
     entry.trimmable = statement.integer(6) != 0;
     entry.min_reusable = static_cast<int32_t>(statement.integer(7));
     entry.tokens = statement.tokens(8);
+    entry.attachments = statement.integer(9) != 0;
   }
   cached_folder_ = folder;
   cached_version_ = version;
@@ -220,13 +222,15 @@ void StoreIndex::change(const Change& make) {
 
 void StoreIndex::insert(const std::filesystem::path& folder, const StoreEntry& entry) {
   change([&] {
-    Statement statement(db_, "INSERT OR REPLACE INTO entries VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    Statement statement(db_, "INSERT OR REPLACE INTO entries VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
     statement.bind(1, entry.path.native()).bind(2, folder.native()).bind(3, entry.ns).bind(4, entry.name);
     statement.bind(5, static_cast<int64_t>(entry.bytes))
         .bind(6, entry.used_ms)
         .bind(7, entry.created_ms)
         .bind(8, int64_t{entry.trimmable});
-    statement.bind(9, int64_t{entry.min_reusable}).bind(10, entry.tokens);
+    statement.bind(9, int64_t{entry.min_reusable})
+        .bind(10, entry.tokens)
+        .bind(11, int64_t{entry.attachments});
     statement.step();
   });
 }

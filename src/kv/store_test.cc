@@ -43,6 +43,7 @@ TEST(DiskStore, AnotherProcessFindsAndRestores) {
   EXPECT_TRUE(f.warnings.empty());
 }
 
+// P28, P34.
 TEST(DiskStore, TrimmableEntriesServeAnyPrefixAndReplaceTheirAncestors) {
   Fixture f;
   DiskStore store(f.options());
@@ -61,6 +62,7 @@ TEST(DiskStore, TrimmableEntriesServeAnyPrefixAndReplaceTheirAncestors) {
   EXPECT_EQ(difference(part), "");
 }
 
+// P28.
 TEST(DiskStore, UntrimmableEntriesKeepTheirAncestors) {
   Fixture f({.page = 4, .window = 6});
   DiskStore store(f.options());
@@ -267,6 +269,7 @@ TEST(DiskStore, LookingMakesNoFolder) {
   EXPECT_EQ(store.load("talk", "", f.cache).tokens, row.tokens);
 }
 
+// P34.
 TEST(DiskStore, TheIndexIsDerived) {
   Fixture f;
   {

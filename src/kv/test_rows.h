@@ -31,7 +31,9 @@ class TestLayout final : public PageLayout {
   explicit TestLayout(const GroupGeometry& geometry) {
     geometry_ = geometry;
     const size_t plain = static_cast<size_t>(geometry.layers) * static_cast<size_t>(geometry.kv_heads) *
-                         static_cast<size_t>(geometry.head_dim_k + geometry.head_dim_v) * 4;
+                         static_cast<size_t>(geometry.head_dim_k + geometry.head_dim_v +
+                                             (geometry.mla ? geometry.mla->dsa_dim : 0)) *
+                         4;
     token_bytes_ = geometry.codec.is_plain() ? plain : plain / 2;
     page_bytes_ = align_up(token_bytes_ * static_cast<size_t>(geometry.page_tokens), 256);
   }
@@ -242,6 +244,7 @@ struct ShapeOptions {
   bool encoded_full = false;
   bool encoded_window = false;
   size_t state_bytes = 0;
+  std::vector<MlaGeometry> mla = {};  // a layer of latents for each, behind the others
 };
 inline CacheShape make_shape(const ShapeOptions& options) {
   std::vector<LayerGeometry> owners;
@@ -259,6 +262,10 @@ inline CacheShape make_shape(const ShapeOptions& options) {
                       .window = options.window,
                       .sinks = options.sinks});
     codecs.push_back(options.encoded_window ? CodecPair{affine(), affine()} : CodecPair{plain(), plain()});
+  }
+  for (const MlaGeometry& mla : options.mla) {
+    owners.push_back({.layer = layer++, .kv_heads = 1, .head_dim_k = 5, .head_dim_v = 3, .mla = mla});
+    codecs.push_back(mla_codec());
   }
   return group_layers(owners, codecs, options.page, options.start, options.state_bytes);
 }

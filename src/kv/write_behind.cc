@@ -17,7 +17,8 @@ WriteBehind::WriteBehind(DiskStore& store, PrefixTree& tree, Options options)
           [this](std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence,
                  const WriteWatch& watch) {
             const std::string ns = options_.ns(key);
-            return store_.serves(ns, tokens) || store_.put(ns, tokens, sequence, watch);
+            return store_.serves(ns, tokens, !sequence.attachments().empty()) ||
+                   store_.put(ns, tokens, sequence, watch);
           },
           [this](std::string_view key, std::span<const int32_t> tokens, SpillQueue::Outcome outcome) {
             done(key, tokens, outcome);
@@ -49,15 +50,18 @@ WriteBehind::Mark* WriteBehind::find(std::string_view key, std::span<const int32
 void WriteBehind::mark(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
   auto marks = marks_.find(key);
   if (marks == marks_.end()) marks = marks_.emplace(std::string(key), Marks()).first;
-  // As PrefixTree::put and DiskStore::put: where every position can be resumed, this one says it all.
-  if (!tree_.needs_points())
+  // As PrefixTree::put and DiskStore::put: where every position can be resumed, this one says it all but what
+  // is attached to others.
+  const bool attachments = !sequence.attachments().empty();
+  if (!tree_.needs_points() && !attachments)
     std::erase_if(marks->second, [&](const auto& entry) {
       const auto length = static_cast<int32_t>(entry.first.size());
-      return length < sequence.offset() && length >= sequence.min_reusable() &&
+      return !entry.second.attachments && length < sequence.offset() && length >= sequence.min_reusable() &&
              common_prefix(entry.first, tokens) == length;
     });
   Mark& mark = marks->second[std::vector<int32_t>(tokens.begin(), tokens.end())];
   mark.resident = true;
+  mark.attachments = attachments;
   if (mark.state != Mark::State::queued) mark.state = Mark::State::dirty;
 }
 
@@ -84,9 +88,9 @@ void WriteBehind::write(std::string_view key, std::span<const int32_t> tokens, c
 }
 
 // Without an index nothing is: it is written, or computed again.
-bool WriteBehind::stored(std::string_view key, std::span<const int32_t> tokens) {
+bool WriteBehind::stored(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
   try {
-    return store_.serves(options_.ns(key), tokens);
+    return store_.serves(options_.ns(key), tokens, !sequence.attachments().empty());
   } catch (const Error&) {
     return false;
   }
@@ -96,7 +100,7 @@ void WriteBehind::evicted(std::string_view key, std::span<const int32_t> tokens,
   Mark* mark = find(key, tokens);
   if (mark == nullptr) {
     // Stored once; the store may have evicted it since.
-    if (stored(key, tokens)) return;
+    if (stored(key, tokens, sequence)) return;
     mark = &marks_[std::string(key)][std::vector<int32_t>(tokens.begin(), tokens.end())];
   }
   mark->resident = false;
@@ -207,7 +211,7 @@ WriteBehind::Flushed WriteBehind::flush(std::chrono::milliseconds limit) {
 // ---- on the caller's thread
 
 bool WriteBehind::store_now(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence) {
-  if (!stored(key, tokens) && !store_.put(options_.ns(key), tokens, sequence)) {
+  if (!stored(key, tokens, sequence) && !store_.put(options_.ns(key), tokens, sequence)) {
     ++failed_here_;
     done(key, tokens, SpillQueue::Outcome::failed);
     return false;

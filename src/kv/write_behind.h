@@ -96,6 +96,7 @@ class WriteBehind {
     enum class State : uint8_t { dirty, queued, failed, dropped };
     State state = State::dirty;
     bool resident = true;  // the tree has it
+    bool attachments = false;
   };
   using Marks = std::map<std::vector<int32_t>, Mark>;
   enum class Eviction : uint8_t { queue, wait, lose };
@@ -105,7 +106,7 @@ class WriteBehind {
   void evicted(std::string_view key, std::span<const int32_t> tokens, Sequence sequence);
   bool evict_one(Eviction how);
   void done(std::string_view key, std::span<const int32_t> tokens, SpillQueue::Outcome outcome);
-  bool stored(std::string_view key, std::span<const int32_t> tokens);
+  bool stored(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence);
   bool store_now(std::string_view key, std::span<const int32_t> tokens, const Sequence& sequence);
   struct Marked {
     std::string key;

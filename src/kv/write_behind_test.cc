@@ -126,6 +126,7 @@ TEST(WriteBehind, ConversationsOfEqualLengthStayDistinct) {
   EXPECT_EQ(f.store->stats().stores, 3u);
 }
 
+// P36.
 TEST(WriteBehind, FailedStoresAreRetried) {
   Fixture f;
   const fs::path place = f.obstruct(counting(900, 5), "k");

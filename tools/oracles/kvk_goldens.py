@@ -52,44 +52,59 @@ def align(value, to):
     return (value + to - 1) // to * to
 
 
-# One full group (layers 0 and 2) and one windowed group (layer 1, W 6, 2 sinks), f32, 11 tokens, pages of 4.
+# Plain: one full group (layers 0 and 2) and one windowed group (layer 1, W 6, 2 sinks), f32, 11 tokens, pages of 4.
+# Latents: layer 1 of keys and values beside MLA layers: two with an indexer, one of MTP; and two attachments.
 TOKENS, PAGE, STATE = list(range(100, 111)), 4, bytes(range(16))
-GROUPS = [
-    {"layers": [0, 2], "kv_heads": 2, "head_dim_k": 2, "head_dim_v": 3, "first": 0, "keep": 0},
-    {"layers": [1], "kv_heads": 1, "head_dim_k": 2, "head_dim_v": 2, "first": 5, "keep": 2, "window": 6},
+KV = {"codec": "f32", "plain_k": "f32", "plain_v": "f32"}
+MLA = {"codec": "mla", "plain_k": "f32", "plain_v": "f32", "max_tokens": 64}
+PLAIN = [
+    {"layers": [0, 2], "kv_heads": 2, "head_dim_k": 2, "head_dim_v": 3, "first": 0, "keep": 0, "says": KV, "kind": "kv"},
+    {"layers": [1], "kv_heads": 1, "head_dim_k": 2, "head_dim_v": 2, "first": 5, "keep": 2, "window": 6, "says": KV, "kind": "rotating"},
+]
+LATENTS = [
+    {"layers": [0, 2], "kv_heads": 1, "head_dim_k": 5, "head_dim_v": 3, "dsa": 2, "first": 0, "keep": 0, "says": MLA | {"dsa_head_dim": 2}, "kind": "mla-dsa"},
+    {"layers": [1], "kv_heads": 2, "head_dim_k": 2, "head_dim_v": 3, "first": 0, "keep": 0, "says": KV, "kind": "kv"},
+    {"layers": [3], "kv_heads": 1, "head_dim_k": 5, "head_dim_v": 3, "first": 0, "keep": 0, "says": MLA | {"mtp": True}, "kind": "mtp-mla"},
+]
+ATTACHMENTS = [
+    {"schema": "mtp-cache-1", "metadata": {"model": "drafter", "step": 7, "scale": 0.5, "ready": True},
+     "tensors": [("f32", [2, 3], struct.pack("<6f", *range(6))), ("u8", [], b"\x09")]},
+    {"schema": "empty-1", "metadata": {}, "tensors": []},
 ]
 
 
-def row(group, layer, plane, head, position):
+def widths(group):
+    return [group["head_dim_k"], group["head_dim_v"]] + ([group["dsa"]] if "dsa" in group else [])
+
+
+def row(groups, g, layer, plane, head, position):
     """F bytes of one head's row: floats that name their place."""
-    dim = GROUPS[group]["head_dim_v" if plane else "head_dim_k"]
-    return b"".join(struct.pack("<f", 10000 * group + 1000 * layer + 100 * (2 * plane + head) + position + i / 8) for i in range(dim))
+    return b"".join(struct.pack("<f", 10000 * g + 1000 * layer + 100 * (2 * plane + head) + position + i / 8) for i in range(widths(groups[g])[plane]))
 
 
 def stored(group, position):
     return position >= group["first"] or position < group["keep"]
 
 
-def page_tensor(g, index):
-    group, out = GROUPS[g], b""
+def page_tensor(groups, g, index):
+    group, out = groups[g], b""
     for layer in range(len(group["layers"])):
-        for plane in range(2):
-            size = 4 * group["head_dim_v" if plane else "head_dim_k"]
+        for plane, width in enumerate(widths(group)):
             data = b""
             for head in range(group["kv_heads"]):
                 for position in range(index * PAGE, (index + 1) * PAGE):
                     live = position < len(TOKENS) and stored(group, position)
-                    data += row(g, layer, plane, head, position) if live else bytes(size)
+                    data += row(groups, g, layer, plane, head, position) if live else bytes(4 * width)
             out += data + bytes(align(len(data), 64) - len(data))
     return out + bytes(align(len(out), 256) - len(out))
 
 
-def dense_tensor(g, layer, plane):
-    group = GROUPS[g]
-    return b"".join(row(g, layer, plane, head, p) for head in range(group["kv_heads"]) for p in range(len(TOKENS)) if stored(group, p))
+def dense_tensor(groups, g, layer, plane):
+    group = groups[g]
+    return b"".join(row(groups, g, layer, plane, head, p) for head in range(group["kv_heads"]) for p in range(len(TOKENS)) if stored(group, p))
 
 
-def build(layout):
+def build(layout, model, state, attachments):
     tensors, end = [], 0
 
     def tensor(data):
@@ -100,34 +115,43 @@ def build(layout):
         return entry
 
     groups = []
-    for g, group in enumerate(GROUPS):
+    for g, group in enumerate(model):
         out = {k: group[k] for k in ("layers", "kv_heads", "head_dim_k", "head_dim_v", "keep")}
-        out |= {"codec": "f32", "plain_k": "f32", "plain_v": "f32", "first_position": group["first"]}
+        out |= group["says"] | {"first_position": group["first"]}
         if "window" in group:
             out["window"] = group["window"]
         if layout == "pages":
             live = [i for i in range(align(len(TOKENS), PAGE) // PAGE)
                     if any(stored(group, p) for p in range(i * PAGE, min((i + 1) * PAGE, len(TOKENS))))]
-            out |= {"P": PAGE, "page_bytes": len(page_tensor(g, 0)), "pages": [{"index": i} | tensor(page_tensor(g, i)) for i in live]}
+            out |= {"P": PAGE, "page_bytes": len(page_tensor(model, g, 0)), "pages": [{"index": i} | tensor(page_tensor(model, g, i)) for i in live]}
         else:
-            out["tensors"] = [tensor(dense_tensor(g, layer, plane)) for layer in range(len(group["layers"])) for plane in range(2)]
+            out["tensors"] = [tensor(dense_tensor(model, g, layer, plane)) for layer in range(len(group["layers"])) for plane in range(len(widths(group)))]
         groups.append(out)
     caches = []
-    for layer in range(3):
-        g = next(i for i, group in enumerate(GROUPS) if layer in group["layers"])
-        group, out = GROUPS[g], groups[g]
-        cache = {"kind": "rotating" if "window" in group else "kv", "offset": len(TOKENS), "min_reusable": 0, "first_position": group["first"],
-                 "dtype": "f32", "codec": "f32"}
+    for layer in range(sum(len(group["layers"]) for group in model)):
+        g = next(i for i, group in enumerate(model) if layer in group["layers"])
+        group, out = model[g], groups[g]
+        cache = {"kind": group["kind"], "offset": len(TOKENS), "min_reusable": 0, "first_position": group["first"],
+                 "dtype": "f32", "codec": group["says"]["codec"]}
         if "window" in group:
             cache |= {"window": group["window"], "keep": group["keep"]}
+        if "max_tokens" in group["says"]:
+            cache |= {"kv_lora_rank": group["head_dim_k"], "rope_head_dim": group["head_dim_v"], "max_tokens": group["says"]["max_tokens"]}
+            if "dsa" in group:
+                cache["dsa_head_dim"] = group["dsa"]
         if layout == "dense":
-            at = 2 * group["layers"].index(layer)
-            cache["tensors"] = out["tensors"][at:at + 2]
+            count = len(widths(group))
+            at = count * group["layers"].index(layer)
+            cache["tensors"] = out["tensors"][at:at + count]
         caches.append(cache)
     header = {"format": 1, "layout": layout, "codec_provider": "kvasir-kv-1", "created_at": 1700000000000, "model_id": "golden",
               "config_fingerprint": "c", "weights_digest": "w", "numerics_id": "n", "scheme_key": "plain-f32", "tokenizer_hash": "t",
-              "ns": "", "name": "", "metadata": "", "tokens": TOKENS, "min_reusable": 0, "stage": "encoded", "groups": groups, "caches": caches,
-              "state": tensor(STATE)}
+              "ns": "", "name": "", "metadata": "", "tokens": TOKENS, "min_reusable": 0, "stage": "encoded", "groups": groups, "caches": caches}
+    if state:
+        header["state"] = tensor(state)
+    if attachments:
+        header["attachments"] = [a | {"tensors": [tensor(data) | {"shape": shape, "dtype": dtype} for dtype, shape, data in a["tensors"]]}
+                                 for a in attachments]
     text = json.dumps(header, separators=(",", ":")).encode()
     start = align(64 + len(text), 4096)
     out = bytearray(start + end)
@@ -141,10 +165,14 @@ def build(layout):
 def main():
     assert xxh64(b"") == 0xEF46DB3751D8E999 and xxh64(b"abc") == 0x44BC2CF5AD770999
     root = Path(sys.argv[1])
-    for layout in ("pages", "dense"):
+    files = {"pages": build("pages", PLAIN, STATE, []), "dense": build("dense", PLAIN, STATE, []),
+             "latents": build("pages", LATENTS, b"", ATTACHMENTS)}
+    for name, data in files.items():
         for folder in ("kv", "fuzz/kvk"):
             (root / folder).mkdir(parents=True, exist_ok=True)
-            (root / folder / f"{layout}.kvk").write_bytes(build(layout))
+            (root / folder / f"{name}.kvk").write_bytes(data)
+    # Of hostile headers the fuzz target also meets latents and attachments in the other layout.
+    (root / "fuzz/kvk" / "latents-dense.kvk").write_bytes(build("dense", LATENTS, b"", ATTACHMENTS))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "kv/codecs/mla_layout.h"
 #include "kv/codecs/rotation_tables.h"
 
 namespace kvasir::kv {
@@ -240,6 +241,8 @@ CodecLayout::CodecLayout(const GroupGeometry& geometry, IsaLevel isa)
       value_table_(make_decode_table(value_)),
       kernels_(codec_kernels(isa)) {
   geometry_ = geometry;
+  if (geometry.codec.mla)
+    throw_error(ErrorCode::invalid_input, "KV layer group: MLA latents without the geometry of MLA layers");
   if (geometry.layers <= 0 || geometry.kv_heads <= 0)
     throw_error(ErrorCode::invalid_input, "KV layer group: {} layers of {} heads; both must be positive",
                 geometry.layers, geometry.kv_heads);
@@ -347,6 +350,7 @@ void CodecLayout::convert_tokens(const PageLayout& plain, const std::byte* from,
 }
 
 std::unique_ptr<PageLayout> PageLayout::make(const GroupGeometry& geometry, IsaLevel isa) {
+  if (geometry.mla) return std::make_unique<MlaLayout>(geometry);
   return std::make_unique<CodecLayout>(geometry, isa);
 }
 

@@ -83,7 +83,7 @@ std::vector<float> x64() {
   return x;
 }
 
-// kv-cache.md 3.2 and 3.3: codes, then the scales and offsets of the groups, little-endian.
+// P5, P7: kv-cache.md 3.2 and 3.3: codes, then the scales and offsets of the groups, little-endian.
 TEST(KvCodecs, VectorX64) {
   struct Expected {
     PlaneCodec codec;
@@ -159,6 +159,7 @@ TEST(KvCodecs, VectorX64) {
       EXPECT_EQ(hex(encoded(e.codec, e.role, x64(), isa)), e.bytes) << e.codec.bits << " " << name(isa);
 }
 
+// P5, P7.
 TEST(KvCodecs, GoldensOfTheReference) {
   std::ifstream file(std::string(KVASIR_TEST_DATA) + "/kv_codecs/goldens.bin", std::ios::binary);
   const std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
@@ -325,6 +326,7 @@ std::vector<std::byte> exported(const CodecLayout& layout, const std::byte* page
   return out;
 }
 
+// P6.
 TEST(CodecLayout, CanonicalBytesGoInAndOut) {
   for (const CodecPair& codec : pairs()) {
     for (int page_tokens : {4, 16, 64}) {
@@ -352,7 +354,7 @@ TEST(CodecLayout, CanonicalBytesGoInAndOut) {
   }
 }
 
-// A token that is converted later has the bytes of one that was encoded on append.
+// P12: a token that is converted later has the bytes of one that was encoded on append.
 TEST(CodecLayout, ConversionEqualsEncodingOnAppend) {
   for (const CodecPair& codec : pairs()) {
     const GroupGeometry g = geometry_of(codec, 32);

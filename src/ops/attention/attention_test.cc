@@ -411,6 +411,7 @@ TEST(Attention, TakesOddShapes) {
   }
 }
 
+// P9.
 TEST(Attention, WindowsSinksAndCaps) {
   Case c;
   c.codec = {plain(Dtype::f32), plain(Dtype::f32)};
@@ -450,6 +451,7 @@ std::vector<Case> invariance_cases() {
   return out;
 }
 
+// P20.
 TEST(Attention, BitsDoNotDependOnTheChunk) {
   for (IsaLevel isa : levels()) {
     for (Case c : invariance_cases()) {
@@ -484,6 +486,7 @@ TEST(Attention, BitsDoNotDependOnPageSizeOrThreads) {
   }
 }
 
+// P19.
 TEST(Attention, BitsDoNotDependOnTheBatch) {
   for (IsaLevel isa : levels()) {
     for (Case c : invariance_cases()) {
