@@ -84,6 +84,7 @@ struct Program {
   }
 };
 
+// P13, P26.
 TEST(Faults, AnyCopyOrConversionMayThrow) {
   const testing::ShapeOptions shapes[] = {
       {.page = 4},
@@ -144,7 +145,7 @@ TEST(Faults, AnyCopyOrConversionMayThrow) {
   }
 }
 
-// An op that throws: the step is undone by whoever unwinds, a round of the row stays what it was.
+// P26: an op that throws: the step is undone by whoever unwinds, a round of the row stays what it was.
 TEST(Faults, AStepThatThrowsIsUndone) {
   for (const bool in_round : {false, true}) {
     Program program({.page = 4, .window = 6, .state_bytes = 16, .mla = {{.dsa_dim = 0, .max_tokens = 99}}});

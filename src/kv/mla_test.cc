@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -394,7 +395,7 @@ TEST(Mla, GeometriesThatCannotBeAreRefused) {
           "an MLA layer stores affine");
 }
 
-// kv-cache.md 17: what is planned is what is there, and 4 (R + R_r + D_i) bytes a token and layer.
+// P38: what is planned is what is there, and 4 (R + R_r + D_i) bytes a token and layer.
 TEST(Mla, BytesArePlannedToTheByte) {
   for (const int page : {16, 64, 256}) {
     const CacheShape shape = shape_of(page);
@@ -498,6 +499,24 @@ TEST(Mla, FilesHoldTheirPlanes) {
               owner.mla->dsa_dim = 0;
             }).find("signature of cached layer 1 mismatch (file kv:mla:target:dsa, expected kv:mla:target)"),
             std::string::npos);
+}
+
+// P33.
+TEST(Mla, FlippedBytesAreNoticed) {
+  const TestFolder temporary("mla");
+  std::ifstream in(fs::path(KVASIR_TEST_DATA) / "kv" / "latents.kvk", std::ios::binary);
+  const std::string good{std::istreambuf_iterator<char>(in), {}};
+  const fs::path path = temporary.path() / "bad.kvk";
+  for (size_t at = 0; at < good.size(); at += at < 64 ? 1 : 61) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x20);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bad;
+    EXPECT_THROW(KvkFile::open(path, true), Error) << at;
+  }
+  for (size_t length = 0; length < good.size(); length += 997) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << good.substr(0, length);
+    EXPECT_THROW(KvkFile::open(path), Error) << length;
+  }
 }
 
 // P32: a file of another implementation, written from the format's description

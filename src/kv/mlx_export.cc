@@ -33,6 +33,9 @@ class Export {
     if (header.state)
       throw_error(ErrorCode::unsupported, "{}: it has recurrent state, which cannot be exported",
                   entry_.path());
+    if (!header.attachments.empty())
+      throw_error(ErrorCode::unsupported, "{}: it has attachments ({}), which mlx-lm's files do not hold",
+                  entry_.path(), printable(header.attachments.front().schema));
     std::vector<std::pair<size_t, size_t>> layers;  // [layer] group and index in it
     for (size_t g = 0; g < header.groups.size(); ++g)
       for (size_t i = 0; i < header.groups[g].owners.size(); ++i) {
@@ -65,6 +68,7 @@ class Export {
     const GroupGeometry& geometry = group.geometry;
     const PlaneCodec &k = geometry.codec.k, &v = geometry.codec.v;
     const int32_t offset = entry_.header().offset();
+    if (geometry.mla) refuse(layer, "MLA latents are not exported: mlx-lm's caches have keys and values");
     const bool affine = k.kind == PlaneCodec::Kind::affine && v.kind == PlaneCodec::Kind::affine;
     if (!geometry.codec.is_plain() && !(affine && k.bits == v.bits && k.group == v.group))
       refuse(layer,

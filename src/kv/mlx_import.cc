@@ -92,6 +92,11 @@ void check_window(const MlxCacheFile& file, size_t index, const GroupGeometry& g
 
 void check_layer(const MlxCacheFile& file, size_t index, const GroupGeometry& geometry) {
   const MlxLayer& layer = file.layers()[index];
+  if (geometry.mla)
+    throw_error(
+        ErrorCode::unsupported,
+        "{}: layer {} stores MLA latents, and mlx-lm's caches of keys and values cannot be taken for them",
+        file.path(), index);
   if (layer.kv_heads != geometry.kv_heads || layer.head_dim_k != geometry.head_dim_k ||
       layer.head_dim_v != geometry.head_dim_v)
     throw_error(ErrorCode::invalid_input,
