@@ -490,11 +490,14 @@ KvkHeader parse_header(std::string_view text, const std::string& path) {
   if (const std::string provider = fields.text("codec_provider"); provider != kProvider)
     throw_error(ErrorCode::unsupported, "{}: cache codec provider mismatch ({}, expected {})", path,
                 printable(provider), kProvider);
-  fields.only(
-      {"format",         "layout",      "codec_provider", "created_at",     "model_id", "config_fingerprint",
-       "weights_digest", "numerics_id", "scheme_key",     "tokenizer_hash", "ns",       "name",
-       "numerics",       "metadata",    "tokens",         "min_reusable",   "stage",    "groups",
-       "caches",         "state",       "computed_by",    "imported_from",  "attachments"});
+  fields.only({"format",         "layout",      "codec_provider",
+               "created_at",     "model_id",    "config_fingerprint",
+               "weights_digest", "numerics_id", "scheme_key",
+               "tokenizer_hash", "ns",          "name",
+               "numerics",       "metadata",    "tokens",
+               "min_reusable",   "stage",       "groups",
+               "caches",         "state",       "computed_by",
+               "imported_from",  "attachments"});
   const std::string layout = fields.text("layout");
   if (layout != "pages" && layout != "dense")
     throw_error(ErrorCode::unsupported, "{}: unknown layout {}", path, printable(layout));

@@ -484,6 +484,41 @@ TEST(MlxImport, WhatIsNotTheModelsIsRefused) {
                  "no finite number");
 }
 
+// mlx-lm's caches have keys and values, and nothing beside them: neither latents nor attachments go through.
+TEST(MlxExchange, LatentsAndAttachmentsAreRefused) {
+  StoreFixture f({.page = 4, .mla = {{.dsa_dim = 0, .max_tokens = 99}}});
+  const Folder at;
+  const auto refused = [](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  expect_refusal(refused([&] {
+                   import_mlx_cache(f.cache, MlxCacheFile::open(plain_and_ring().write(at("x.safetensors"))));
+                 }),
+                 "layer 1 stores MLA latents");
+  EXPECT_EQ(f.cache.used_bytes(), 0u);
+  const auto exported = [&](testing::TestRow& row) {
+    KvkHeader header;
+    header.tokens = row.tokens;
+    write_kvk(at("a.kvk"), header, row.sequence);
+    return refused([&] {
+      export_mlx_cache(KvkFile::open(at("a.kvk")), at("out.safetensors"), MlxForm::from_0_32, false);
+    });
+  };
+  testing::TestRow row = f.computed(testing::counting(0, 5));
+  expect_refusal(exported(row), "layer 1: MLA latents are not exported");
+  StoreFixture plain({.page = 4});
+  testing::TestRow attached = plain.computed(testing::counting(0, 5));
+  attached.sequence.attach({{.schema = "mtp-cache-1", .metadata = {}, .tensors = {}}});
+  expect_refusal(exported(attached), "it has attachments (mtp-cache-1)");
+  EXPECT_FALSE(std::filesystem::exists(at("out.safetensors")));
+}
+
 // The pool has no room: nothing stays behind.
 TEST(MlxImport, LeavesNothingWithoutRoom) {
   CacheShape shape = testing::make_shape({.page = 4, .window = 4});
