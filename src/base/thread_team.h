@@ -84,7 +84,10 @@ class SharedWork {
 
   // Puts `member`'s part back to its beginning. A barrier must lie between the last take() before and the
   // first one after.
-  void restart(int member) { taken_[static_cast<size_t>(member)].units.store(0, std::memory_order_relaxed); }
+  void restart(int member) {
+    taken_[static_cast<size_t>(member)].units.store(0, std::memory_order_relaxed);
+    taken_[static_cast<size_t>(member)].arrivals.store(0, std::memory_order_relaxed);
+  }
 
   // The next piece for `member`, `grain` or fewer long; false when none is left. Between two restarts all
   // members pass the same count and grain.
@@ -102,9 +105,16 @@ class SharedWork {
     return false;
   }
 
+  // For work on which several members meet without waiting: the how-manieth (from 0) of them comes here since
+  // restart(owner). The last one sees what the others wrote before they came.
+  int arrive(int owner) {
+    return taken_[static_cast<size_t>(owner)].arrivals.fetch_add(1, std::memory_order_acq_rel);
+  }
+
  private:
   struct alignas(64) Taken {
     std::atomic<int64_t> units{0};
+    std::atomic<int> arrivals{0};
   };
   int members_;
   std::unique_ptr<Taken[]> taken_;

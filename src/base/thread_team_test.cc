@@ -163,6 +163,27 @@ TEST(SharedWork, EveryUnitOnceWhoeverTakesIt) {
       }
 }
 
+TEST(SharedWork, OneComesLastAndSeesWhatTheOthersWrote) {
+  for (int members : {1, 2, 3, 8}) {
+    ThreadTeam team(members);
+    SharedWork work(members);
+    std::vector<int> written(static_cast<size_t>(members));  // plain: arriving is all that orders them
+    for (int round = 1; round <= 200; ++round) {
+      std::atomic<int> lasts{0};
+      const int owner = round % members;
+      team.run([&](int member) {
+        work.restart(member);
+        team.barrier();
+        written[static_cast<size_t>(member)] = round;
+        if (work.arrive(owner) + 1 < members) return;
+        ++lasts;
+        for (int other = 0; other < members; ++other) EXPECT_EQ(written[static_cast<size_t>(other)], round);
+      });
+      ASSERT_EQ(lasts.load(), 1) << members << " " << round;
+    }
+  }
+}
+
 TEST(SharedWork, OwnPartInOrderThenTheOthers) {
   // Nobody else works: member 1 of 3 takes its own part [4, 8) of 12 first, then member 2's, then member 0's.
   SharedWork work(3);

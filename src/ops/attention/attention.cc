@@ -340,9 +340,14 @@ class Attention final : public program::Op {
     return (kRowCost + range.end - range.begin) * std::max(1, segments_of(step, range).count());
   }
 
+  // The segments of an item that belong to a member: [first, last).
+  struct Portion {
+    int64_t first, last;
+  };
+
   // The segments of all items in a line are cut into equal shares. A member merges the segments of an item
-  // that it begins as it goes; segments of an item that another began are kept one by one, and merged in
-  // order by the member that began it.
+  // that it begins as it goes; segments of an item that another began are kept one by one. Who comes last of
+  // those that share an item merges them, in order: nobody waits.
   void run_split(const OpContext& context) const {
     const StepState& step = context.step;
     int64_t total = 0;
@@ -351,64 +356,60 @@ class Attention final : public program::Op {
       return true;
     });
     const auto share = [&](int member) { return total * member / context.members; };
-    const int64_t begin = share(context.member), end = share(context.member + 1);
+    // Segment i of an item begins at `at + i * unit`; it belongs to the share in which it begins.
+    const auto portion_of = [&](int member, int64_t at, int64_t unit, int64_t count) {
+      return Portion{std::clamp<int64_t>((share(member) - at + unit - 1) / unit, 0, count),
+                     std::clamp<int64_t>((share(member + 1) - at + unit - 1) / unit, 0, count)};
+    };
+    const auto memory_of = [&](int member) {
+      return context.workspace + static_cast<size_t>(member) * member_bytes_;
+    };
+    const auto part_at = [&](int member, int64_t i, int rows) {
+      return state_at(memory_of(member) + parts_ + static_cast<size_t>(i) * state_bytes(kSplitRows), rows);
+    };
     AttentionTile tile;
-    std::byte* const memory = context.workspace + static_cast<size_t>(context.member) * member_bytes_;
-    RowRange open_range;
-    int open_head = -1;
-    int64_t open_at = 0, at = 0;
-    SegmentRange open_segments;
+    int64_t at = 0;
     for_items(step, kSplitRows, [&](const RowRange& range) {
       const SegmentRange segments = segments_of(step, range);
       const int64_t unit = kRowCost + range.end - range.begin, count = std::max(1, segments.count());
       for (int head = 0; head < options_.kv_heads; ++head, at += unit * count) {
-        // Segment i of this item begins at `at + i * unit`; it belongs to the share in which it begins.
-        const int64_t first = std::clamp<int64_t>((begin - at + unit - 1) / unit, 0, count);
-        const int64_t last = std::clamp<int64_t>((end - at + unit - 1) / unit, 0, count);
-        if (first >= last) continue;
-        prepare(context, range, head, segments, static_cast<int32_t>(first), tile);
-        if (first == 0) {
-          const AttentionState state = state_at(memory + state_, tile.rows);
+        const Portion mine = portion_of(context.member, at, unit, count);
+        if (mine.first >= mine.last) continue;
+        prepare(context, range, head, segments, static_cast<int32_t>(mine.first), tile);
+        const auto last = static_cast<int32_t>(std::min<int64_t>(mine.last, segments.count()));
+        if (mine.first == 0) {
+          const AttentionState state = state_at(memory_of(context.member) + state_, tile.rows);
           kernels_.clear(tile, state);
-          attend(step, range.row, head, tile, segments, 0,
-                 static_cast<int32_t>(std::min<int64_t>(last, segments.count())),
-                 [&](int32_t) { return state; });
-          if (last == count) {
+          attend(step, range.row, head, tile, segments, 0, last, [&](int32_t) { return state; });
+          if (mine.last == count) {
             finish(context, range, head, tile, state);
-          } else {
-            open_range = range;
-            open_head = head;
-            open_at = at;
-            open_segments = segments;
+            continue;
           }
         } else {
-          attend(step, range.row, head, tile, segments, static_cast<int32_t>(first),
-                 static_cast<int32_t>(last), [&](int32_t i) {
-                   const AttentionState part = state_at(
-                       memory + parts_ + static_cast<size_t>(i - first) * state_bytes(kSplitRows), tile.rows);
+          attend(step, range.row, head, tile, segments, static_cast<int32_t>(mine.first), last,
+                 [&](int32_t i) {
+                   const AttentionState part = part_at(context.member, i - mine.first, tile.rows);
                    kernels_.clear(tile, part);
                    return part;
                  });
         }
+        int opener = context.member, sharing = 0;
+        while (share(opener) > at) --opener;
+        for (int member = opener; member < context.members; ++member) {
+          const Portion portion = portion_of(member, at, unit, count);
+          if (portion.first < portion.last) ++sharing;
+        }
+        if (context.work.arrive(opener) + 1 < sharing) continue;
+        const AttentionState state = state_at(memory_of(opener) + state_, tile.rows);
+        for (int member = opener + 1; member < context.members; ++member) {
+          const Portion portion = portion_of(member, at, unit, count);
+          for (int64_t i = portion.first; i < portion.last; ++i)
+            kernels_.merge(tile, part_at(member, i - portion.first, tile.rows), state);
+        }
+        finish(context, range, head, tile, state);
       }
-      return at < end;
+      return at < share(context.member + 1);
     });
-    context.team.barrier();
-    if (open_head < 0) return;
-    // The tile still describes the open item: it was the last one of this member's share.
-    const int64_t unit = kRowCost + open_range.end - open_range.begin, count = open_segments.count();
-    const AttentionState state = state_at(memory + state_, tile.rows);
-    for (int member = context.member + 1; member < context.members; ++member) {
-      const int64_t first = std::clamp<int64_t>((share(member) - open_at + unit - 1) / unit, 0, count);
-      const int64_t last = std::clamp<int64_t>((share(member + 1) - open_at + unit - 1) / unit, 0, count);
-      std::byte* other = context.workspace + static_cast<size_t>(member) * member_bytes_ + parts_;
-      for (int64_t i = first; i < last; ++i)
-        kernels_.merge(tile,
-                       state_at(other + static_cast<size_t>(i - first) * state_bytes(kSplitRows), tile.rows),
-                       state);
-      if (last == count) break;
-    }
-    finish(context, open_range, open_head, tile, state);
   }
 
   AttentionOptions options_;
