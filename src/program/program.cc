@@ -1,6 +1,7 @@
 #include "program/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -212,7 +213,8 @@ Program ProgramBuilder::plan(const Counts& maxima, int threads) && {
   program.op_workspace_offset_ = peak;
   program.block_bytes_ = peak + align_up(scratch, kCacheLine);
   program.ops_ = std::move(ops_);
-  program.values_ = std::move(values_);
+  program.values_.assign(std::make_move_iterator(values_.begin()), std::make_move_iterator(values_.end()));
+  values_.clear();
   program.outputs_ = std::move(outputs_);
   program.inputs_ = std::move(inputs_);
   program.maxima_ = maxima;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -90,8 +91,8 @@ class ProgramBuilder {
   // Marks a value as wanted after the run: its buffer is never reused.
   void output(const std::string& name, ValueId id);
 
-  const Value& at(ValueId id) const;
-  bool is_output(ValueId id) const;  // itself, or a view of it
+  const Value& at(ValueId id) const;  // stays where it is while values are added
+  bool is_output(ValueId id) const;   // itself, or a view of it
   // For rewrites: the op that alone reads `id`, itself or through views of its columns; empty where none or
   // several do. Whether it is wanted after the run as well, is_output() tells.
   std::optional<size_t> only_reader(ValueId id) const;
@@ -103,7 +104,7 @@ class ProgramBuilder {
 
  private:
   std::vector<std::unique_ptr<Op>> ops_;
-  std::vector<Value> values_;
+  std::deque<Value> values_;
   std::map<std::string, ValueId> outputs_;
   std::map<std::string, ValueId> inputs_;
 };

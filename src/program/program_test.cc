@@ -202,6 +202,17 @@ TEST(Program, ColumnViewsShareTheirBase) {
   EXPECT_EQ(program.values()[1].stride, 128u);
 }
 
+// Ops hold on to the description of an input while they make their outputs.
+TEST(Program, ADescriptionStaysWhereItIs) {
+  ProgramBuilder builder;
+  const ValueId first = builder.input("first", Dtype::f32, Axis::tokens, {24});
+  const Value& value = builder.at(first);
+  for (int i = 0; i < 500; ++i) builder.value(fmt::format("v{}", i), Dtype::f32, Axis::tokens, {8});
+  EXPECT_EQ(&value, &builder.at(first));
+  EXPECT_EQ(value.name, "first");
+  EXPECT_EQ(value.width, 24);
+}
+
 TEST(Program, RefusesUseBeforeDefinition) {
   ProgramBuilder builder;
   const ValueId a = builder.value("a", Dtype::f32, Axis::tokens, {4});
