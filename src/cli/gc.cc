@@ -86,6 +86,12 @@ RepoPlan plan_repo(const hub::HubCache& cache, const std::string& repo, bool for
   RepoPlan plan;
   plan.repo = repo;
   std::set<std::string> refs;
+  plan.left_alone = why_unclear(cache, repo);
+  if (!plan.left_alone.empty()) return plan;
+  if (const auto used = used_from_outside(cache); used.contains(repo)) {
+    plan.left_alone = fmt::format("{} leads to its blobs", printable(used.at(repo).string()));
+    return plan;
+  }
   if (!lock_blobs(cache, repo, locks)) {
     plan.left_alone = "it is being fetched right now";
     return plan;

@@ -24,6 +24,7 @@ struct KvFlags {
   std::string which;
   std::string file;
   std::string format = "kvk";
+  bool overwrite = false;
   MlxImportFlags mlx;
   bool json = false;
 };
@@ -205,6 +206,12 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   CLI::App* export_command =
       sub("export", "Write one entry to a file that is independent of page sizes", [flags, folder] {
         const std::filesystem::path entry = kv::find_entry(folder(), flags->which);
+        std::error_code ignored;
+        if (std::filesystem::equivalent(entry, flags->file, ignored))
+          throw_error(ErrorCode::invalid_input, "{}: is the entry itself", printable(flags->file));
+        if (!flags->overwrite && std::filesystem::is_regular_file(flags->file, ignored))
+          throw_error(ErrorCode::invalid_input, "{}: exists; --overwrite replaces it",
+                      printable(flags->file));
         if (flags->format == "kvk")
           kv::export_entry(entry, flags->file);
         else
@@ -217,6 +224,7 @@ void add_kv(CLI::App& app, Invocation& invocation) {
   add_file(export_command, "The file to write");
   add_choice(*export_command, "--format", flags->format, {"kvk", "mlx-lm", "mlx-lm-0.31"},
              "kvk (default), a prompt cache of mlx-lm 0.32 or later, or of mlx-lm before that");
+  export_command->add_flag("--overwrite", flags->overwrite, "Replace the file if it is there");
   CLI::App* import_command = sub("import", "Add a file to the store", [flags, folder] {
     if (is_kvk(flags->file)) {
       if (flags->mlx.any() || !flags->mlx.load.model.empty())

@@ -39,7 +39,8 @@ struct PerplexityFlags {
 
 using Rows = std::vector<std::vector<int32_t>>;
 
-// Tokens of all samples one after the other, in whole rows; what remains is dropped.
+// Tokens of all samples one after the other, each with its end-of-text token, in whole rows; what remains is
+// dropped.
 Rows rows_of(const PerplexityFlags& flags, const engine::TextSide& text) {
   const std::vector<std::string> samples = read_samples(read_input(flags.data, kMostData), flags.data);
   if (samples.size() == 1 && flags.seed_option->count() > 0)
@@ -53,6 +54,8 @@ Rows rows_of(const PerplexityFlags& flags, const engine::TextSide& text) {
     const std::vector<int32_t> more =
         text.tokenizer->encode(samples[index], {.add_special = true, .parse_special = true});
     ids.insert(ids.end(), more.begin(), more.end());
+    if (const auto eos = text.tokenizer->eos_id(); eos && (more.empty() || more.back() != *eos))
+      ids.push_back(*eos);
     size_t taken = 0;
     for (; ids.size() - taken >= length && rows.size() < most; taken += length)
       rows.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(taken),

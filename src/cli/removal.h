@@ -30,6 +30,12 @@ uint64_t size_of(const std::filesystem::path& path);
 uint64_t bytes_of(const std::set<std::filesystem::path>& files);
 uint64_t freed_bytes(const Removal& removal);
 
+// Why it cannot be told which blobs of a repository are in use, naming the path: something of it cannot be
+// read, or lies there that is no folder, file or link straight to one of its own blobs. Empty if it can.
+std::string why_unclear(const hub::HubCache& cache, const std::string& repo);
+// Repositories whose blobs another one links to, or has for its own: the link, by repository.
+std::map<std::string, std::filesystem::path> used_from_outside(const hub::HubCache& cache);
+
 // Takes the locks of all blobs of a repository. False when another process holds one: a download that is
 // running holds that of the blob that it writes.
 bool lock_blobs(const hub::HubCache& cache, const std::string& repo, std::vector<hub::FileLock>& locks);

@@ -73,11 +73,18 @@ Removal from_cache(const hub::HubCache& cache, const std::vector<hub::LocalModel
   return removal;
 }
 
-Removal from_folder(const std::vector<const hub::LocalModel*>& models, const fs::path& root) {
+Removal from_folder(const std::vector<hub::LocalModel>& all,
+                    const std::vector<const hub::LocalModel*>& models, const fs::path& root) {
   Removal removal;
   for (const hub::LocalModel* model : models) {
     std::error_code ignored;
     if (fs::is_directory(model->path, ignored)) {
+      const std::string inside = model->path.string() + "/";
+      for (const hub::LocalModel& other : all)
+        if (other.path.string().starts_with(inside) &&
+            std::find(models.begin(), models.end(), &other) == models.end())
+          throw_error(ErrorCode::invalid_input, "{}: {} lies in its folder: remove or move that first",
+                      printable(model->name), printable(other.name));
       removal.trees.push_back(model->path);
       continue;
     }
@@ -155,14 +162,17 @@ int rm(const RmFlags& flags) {
     if (!lock_blobs(cache, found.front()->repo, locks))
       throw_error(ErrorCode::invalid_input, "{}: is being fetched right now: wait, or stop the other process",
                   found.front()->repo);
+    if (const auto used = used_from_outside(cache); used.contains(found.front()->repo))
+      throw_error(ErrorCode::invalid_input, "{}: {} leads to its blobs: remove that first",
+                  found.front()->repo, printable(used.at(found.front()->repo).string()));
     removal = from_cache(cache, all, found);
   } else if (store == hub::Store::ollama) {
     removal = from_ollama(all, *found.front());
   } else {
     const fs::path model = found.front()->path;
-    removal =
-        from_folder(found, store == hub::Store::lm_studio ? model.parent_path().parent_path().parent_path()
-                                                          : model.parent_path());
+    removal = from_folder(all, found,
+                          store == hub::Store::lm_studio ? model.parent_path().parent_path().parent_path()
+                                                         : model.parent_path());
   }
   const uint64_t bytes = freed_bytes(removal), shared = bytes_of(removal.shared);
   const bool foreign = store == hub::Store::ollama || store == hub::Store::lm_studio;

@@ -238,7 +238,8 @@ def perplexities(at):
     """perplexity: rows as mlx-lm takes them, losses from logits that eval logits writes, whatever the batch."""
     sentences = [f"The {i}th house by the river has {i * 7 % 13} windows and a green door." for i in range(40)]
     prose = at("prose.txt", " ".join(sentences))
-    ids = json.loads(run("tokenize", "smollm2", "--file", prose, "--json").stdout)["ids"]
+    eos = [2]  # <|im_end|>: mlx-lm ends every sample with it
+    ids = json.loads(run("tokenize", "smollm2", "--file", prose, "--json").stdout)["ids"] + eos
     length, least = 48, 3
 
     def report(*args, data=prose):
@@ -275,13 +276,13 @@ def perplexities(at):
     for seed, order in ((123, (4, 0, 7, 5)), (0, (2, 8, 4, 9))):
         ids = []
         for sample in order:
-            ids += json.loads(run("tokenize", "smollm2", "--file", at("one.txt", " ".join(sentences[4 * sample:4 * sample + 4])), "--json").stdout)["ids"]
+            ids += json.loads(run("tokenize", "smollm2", "--file", at("one.txt", " ".join(sentences[4 * sample:4 * sample + 4])), "--json").stdout)["ids"] + eos
         out, wanted = report("--num-samples", least, "--seed", seed, data=lines), by_hand(ids, least)
         check(near(out, wanted), f"samples in order, seed {seed}: {out} {wanted}")
     check(b"--seed does nothing" in run("perplexity", "smollm2", "--data-path", prose, "--sequence-length", length, "--num-samples", 1, "--seed", 3).stderr, "--seed of one sample is told")
     text = run("perplexity", "smollm2", "--data-path", prose, "--sequence-length", length, "--num-samples", 2).stdout.decode()
     check(re.match(r"perplexity \d+\.\d{4} \+- \d+\.\d{4} over 94 tokens in 2 rows of 48 ", text), f"in words: {text}")
-    expect_exit(2, "perplexity", "smollm2", "--data-path", at("short.txt", "a b c"), contains="short.txt: not enough tokens: need 512, got 3")
+    expect_exit(2, "perplexity", "smollm2", "--data-path", at("short.txt", "a b c"), contains="short.txt: not enough tokens: need 512, got 4")
     expect_exit(2, "perplexity", "smollm2", "--data-path", at("bad.jsonl", '{"text": "a"}\n{'), contains="bad.jsonl:2: not valid JSON")
     expect_exit(2, "perplexity", "smollm2", "--data-path", prose, "--num-samples", 0, contains="--num-samples")
     expect_exit(2, "perplexity", "smollm2", "--data-path", prose, "--sequence-length", 512, "--context", 100, contains="--sequence-length 512")

@@ -4,6 +4,7 @@ Standard library only.
 
     verbs.py KVASIR SOURCE_FOLDER
 """
+import glob
 import json
 import math
 import os
@@ -849,9 +850,16 @@ def mlx_caches(at):
         file = at(flag + ".safetensors")
         expect_exit(0, *export, file, "--format", flag, "--prompt-cache-dir", store)
         expect_exit(0, "kv", "import", file, *base[3:], "--name", flag, "--tokens", ten)
-        expect_exit(0, "kv", "export", flag, at("again.safetensors"), "--format", flag, "--prompt-cache-dir", store)
+        expect_exit(0, "kv", "export", flag, at("again.safetensors"), "--format", flag, "--overwrite", "--prompt-cache-dir", store)
         check(read(file) == read(at("again.safetensors")), f"{flag}: there and back gives the same file")
     run(*export, at("x.kvk"), "--prompt-cache-dir", store)
+    whole = open(at("x.kvk"), "rb").read()
+    for flag in ("kvk", "mlx-lm"):
+        expect_exit(2, *export, at("x.kvk"), "--format", flag, "--prompt-cache-dir", store, contains="--overwrite replaces it")
+        for path in glob.glob(os.path.join(store, "**", "*.kvk"), recursive=True):
+            if b"eval-logits" in open(path, "rb").read(65536):
+                expect_exit(2, *export, path, "--format", flag, "--overwrite", "--prompt-cache-dir", store, contains="the entry itself")
+    check(open(at("x.kvk"), "rb").read() == whole, "an export does not replace what is there")
     expect_exit(2, "kv", "import", at("x.kvk"), model, "--prompt-cache-dir", at("other"), contains="a .kvk file says itself of which model")
     expect_exit(0, "kv", "import", at("x.kvk"), "--prompt-cache-dir", at("other"))
     check(b"computed by mlx-lm" in run(*logits, "--out", at("y.npy"), "--resume", at("other")).stderr and read(at("x.npy")) == read(at("y.npy")), "a .kvk file of it is the same")

@@ -1059,6 +1059,37 @@ def test_gc(folder):
     around = os.path.join(place.cache, "..", os.path.basename(place.cache), "")
     result = subprocess.run([KVASIR, "gc", "--yes", "--json"], capture_output=True, env=dict(place.env, HF_HUB_CACHE=around))
     check(result.returncode == 0 and json.loads(result.stdout)["freed_bytes"] == 11000 and os.path.exists(os.path.join(place.snapshot("org/a", new), "m.gguf")), f"by a way around: {result.stderr}")
+    # What cannot be told apart is left alone, whole: a link by way of another snapshot, a folder by a link, a folder among the blobs.
+    for number, name in enumerate(("way", "folder", "inside")):
+        repo = f"org/odd{number}"
+        put(repo, "refs/main", new.encode())
+        for content in ("main", "orphan"):
+            put(repo, "blobs/" + digests[content], contents[content])
+        link(repo, old, "m.gguf", "main")
+        os.makedirs(place.snapshot(repo, new), exist_ok=True)
+        if name == "way":
+            os.symlink(f"../{old}/m.gguf", os.path.join(place.snapshot(repo, new), "m.gguf"))
+        elif name == "folder":
+            os.symlink(f"../{old}", os.path.join(place.snapshot(repo, new), "sub"))
+        else:
+            link(repo, new, "m.gguf", "main")
+            os.makedirs(os.path.join(place.repo(repo), "blobs", "9" * 64))
+    # Content that another repository leads to, by a link to a file or to the whole folder.
+    for owner, user, whole in (("org/lender", "org/borrower", False), ("org/lender2", "org/borrower2", True)):
+        put(owner, "refs/main", new.encode())
+        put(user, "refs/main", new.encode())
+        put(owner, "blobs/" + digests["orphan"], contents["orphan"])
+        link(owner, new, "other.gguf", "orphan") if whole else os.makedirs(place.snapshot(owner, new))
+        os.makedirs(place.snapshot(user, new))
+        if whole:
+            os.symlink(os.path.join(place.repo(owner), "blobs"), os.path.join(place.repo(user), "blobs"))
+        else:
+            os.symlink(os.path.join(place.repo(owner), "blobs", digests["orphan"]), os.path.join(place.snapshot(user, new), "m.gguf"))
+    before = all_files()
+    out, repos = gc("--yes", "--force")
+    check(all_files() == before and out["freed_bytes"] == 0, f"nothing that may be in use goes: {set(before) - set(all_files())}")
+    check(all("not of the cache's making" in repos[f"org/odd{number}"]["left_alone"] for number in range(3)), f"... and it is said why: {repos}")
+    check(all("leads to its blobs" in repos[owner]["left_alone"] for owner in ("org/lender", "org/lender2")), f"content in use elsewhere: {repos}")
     place.close()
 
 
