@@ -81,17 +81,14 @@ std::set<std::string> whole_blobs(const hub::HubCache& cache, const std::string&
 // The locks of `locks` are those of the repository's blobs as far as they have one: a download that is
 // running holds one until its links are made, and a snapshot without its ref has files of its own or lacks
 // nothing.
-RepoPlan plan_repo(const hub::HubCache& cache, const std::string& repo, bool force,
+RepoPlan plan_repo(const hub::HubCache& cache, const std::string& repo, const CacheLinks& links, bool force,
                    std::vector<hub::FileLock>& locks) {
   RepoPlan plan;
   plan.repo = repo;
   std::set<std::string> refs;
   plan.left_alone = why_unclear(cache, repo);
+  if (plan.left_alone.empty()) plan.left_alone = why_used_elsewhere(cache, repo, links);
   if (!plan.left_alone.empty()) return plan;
-  if (const auto used = used_from_outside(cache); used.contains(repo)) {
-    plan.left_alone = fmt::format("{} leads to its blobs", printable(used.at(repo).string()));
-    return plan;
-  }
   if (!lock_blobs(cache, repo, locks)) {
     plan.left_alone = "it is being fetched right now";
     return plan;
@@ -143,9 +140,9 @@ RepoPlan plan_repo(const hub::HubCache& cache, const std::string& repo, bool for
 
 // A download that begins now takes the lock of a blob before it uses it: with all of them held, what is
 // planned once more stays true.
-RepoPlan plan_and_hold(const hub::HubCache& cache, const std::string& repo, bool force,
-                       std::vector<hub::FileLock>& locks) {
-  const RepoPlan first = plan_repo(cache, repo, force, locks);
+RepoPlan plan_and_hold(const hub::HubCache& cache, const std::string& repo, const CacheLinks& links,
+                       bool force, std::vector<hub::FileLock>& locks) {
+  const RepoPlan first = plan_repo(cache, repo, links, force, locks);
   if (!first.removes()) return first;
   locks.clear();
   hub::make_folder(cache.lock_file(repo, "x").parent_path());
@@ -154,7 +151,7 @@ RepoPlan plan_and_hold(const hub::HubCache& cache, const std::string& repo, bool
     hub::FileLock lock;
     if (!lock.try_acquire(cache.lock_file(repo, blob.filename().string()))) break;
   }
-  return plan_repo(cache, repo, force, locks);
+  return plan_repo(cache, repo, links, force, locks);
 }
 
 Json plan_json(const RepoPlan& plan) {
@@ -196,13 +193,14 @@ void print_plan(const RepoPlan& plan) {
 
 int gc(const GcFlags& flags) {
   const hub::HubCache cache(hub::cache_folder());
+  const CacheLinks links = cache_links(cache);
   uint64_t bytes = 0;
   Json repos = Json::array();
   bool any = false;
   for (const std::string& repo : cache.repos()) {
     std::vector<hub::FileLock> locks;
-    const RepoPlan plan = flags.yes ? plan_and_hold(cache, repo, flags.force, locks)
-                                    : plan_repo(cache, repo, flags.force, locks);
+    const RepoPlan plan = flags.yes ? plan_and_hold(cache, repo, links, flags.force, locks)
+                                    : plan_repo(cache, repo, links, flags.force, locks);
     if (flags.yes && plan.removes()) carry_out(plan.removal);
     bytes += plan.bytes;
     any = any || plan.removes();

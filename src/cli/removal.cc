@@ -83,30 +83,98 @@ std::string why_unclear(const hub::HubCache& cache, const std::string& repo) {
   return "";
 }
 
-std::map<std::string, fs::path> used_from_outside(const hub::HubCache& cache) {
-  std::map<fs::path, std::string> owners;  // by their real blobs folder
-  const std::vector<std::string> repos = cache.repos();
+namespace {
+
+// Everything below a folder, by no link but the folder itself. Why it is not everything; empty if it is.
+template <typename Visit>
+std::string walk(const fs::path& folder, const Visit& visit) {
   std::error_code error;
-  for (const std::string& repo : repos) {
-    const fs::path blobs = cache.repo_folder(repo) / "blobs";
-    if (!fs::is_symlink(fs::symlink_status(blobs, error)))
-      owners.emplace(fs::weakly_canonical(blobs, error), repo);
+  fs::path last = folder;  // which the error is about
+  fs::recursive_directory_iterator at(folder, error);
+  for (const fs::recursive_directory_iterator end; !error && at != end; at.increment(error)) {
+    last = at->path();
+    visit(last, at->symlink_status(error));
+    if (error) break;
   }
-  std::map<std::string, fs::path> used;
-  const auto look = [&](const std::string& repo, const fs::path& link, const fs::path& folder) {
-    const auto owner = owners.find(folder);
-    if (owner != owners.end() && owner->second != repo) used.emplace(owner->second, link);
-  };
-  for (const std::string& repo : repos) {
-    const fs::path folder = cache.repo_folder(repo), blobs = folder / "blobs";
-    look(repo, blobs, fs::weakly_canonical(blobs, error));
-    std::error_code end_of_walk;
-    fs::recursive_directory_iterator at(folder / "snapshots", end_of_walk);
-    for (const fs::recursive_directory_iterator end; !end_of_walk && at != end; at.increment(end_of_walk))
-      if (fs::is_symlink(at->symlink_status(error)))
-        look(repo, at->path(), fs::weakly_canonical(at->path(), error).parent_path());
+  return error ? fmt::format("{} cannot be read: {}", printable(last.string()), error.message()) : "";
+}
+
+bool is_within(const fs::path& path, const fs::path& folder) {
+  return path == folder || path.string().starts_with(folder.string() + "/");
+}
+
+// Linux follows no more of them in one path (path_resolution(7)).
+constexpr int kMostSteps = 40;
+
+// Every place that `link` leads by, one link after the other; those that are not within `own` are added.
+void add_steps(const fs::path& link, const fs::path& own, CacheLinks::Folder& out) {
+  fs::path from = link;
+  for (int step = 0; step < kMostSteps; ++step) {
+    std::error_code error;
+    const fs::path target = fs::read_symlink(from, error);
+    const fs::path at = from.parent_path() / target;
+    const bool named = !at.filename().empty() && at.filename() != "." && at.filename() != "..";
+    fs::path to;
+    if (!error) to = fs::weakly_canonical(named ? at.parent_path() : at, error);
+    if (error) {
+      out.unread = fmt::format("{} cannot be followed: {}", printable(link.string()), error.message());
+      return;
+    }
+    if (named) to /= at.filename();
+    if (!is_within(to, own)) out.leaving.emplace_back(link, to);
+    if (!fs::is_symlink(fs::symlink_status(to, error))) return;
+    from = to;
   }
-  return used;
+}
+
+}  // namespace
+
+std::string why_unread(const fs::path& folder) {
+  return walk(folder, [](const fs::path&, const fs::file_status&) {});
+}
+
+CacheLinks cache_links(const hub::HubCache& cache) {
+  CacheLinks out;
+  std::error_code error;
+  fs::directory_iterator top(cache.root(), error);
+  if (error == std::errc::no_such_file_or_directory) return out;
+  const fs::path root = error ? fs::path() : fs::canonical(cache.root(), error);
+  for (const fs::directory_iterator end; !error && top != end; top.increment(error)) {
+    const fs::path name = top->path().filename();
+    if (name == ".locks") continue;
+    CacheLinks::Folder& folder = out.folders[name];
+    std::error_code unread;
+    if (fs::is_symlink(top->symlink_status(unread))) add_steps(top->path(), root / name, folder);
+    const fs::file_status there = top->status(unread);
+    if (there.type() == fs::file_type::not_found || (fs::exists(there) && !fs::is_directory(there))) continue;
+    const std::string why = walk(top->path(), [&](const fs::path& path, const fs::file_status& status) {
+      if (fs::is_symlink(status)) add_steps(path, root / name, folder);
+    });
+    if (!why.empty()) folder.unread = why;
+  }
+  if (error)
+    throw_error(file_error(error.value()), "{}: cannot be read: {}", printable(cache.root().string()),
+                error.message());
+  return out;
+}
+
+std::string why_used_elsewhere(const hub::HubCache& cache, const std::string& repo, const CacheLinks& links) {
+  const fs::path folder = cache.repo_folder(repo), name = folder.filename();
+  std::error_code error;
+  const fs::path home = fs::canonical(folder, error);
+  if (error) return fmt::format("{} cannot be read: {}", printable(folder.string()), error.message());
+  const fs::path place = fs::canonical(folder.parent_path(), error) / name;
+  for (const auto& [other, found] : links.folders) {
+    if (other == name) continue;
+    for (const auto& [link, to] : found.leaving)
+      if (is_within(to, home) || is_within(to, place))
+        return fmt::format("{} leads into it", printable(link.string()));
+    if (!found.unread.empty()) return fmt::format("{}, and may lead into it", found.unread);
+    // This one is a link itself, to where the other is.
+    if (home != place && fs::equivalent(home, folder.parent_path() / other, error))
+      return fmt::format("it is the same folder as {}", printable(other.string()));
+  }
+  return "";
 }
 
 bool lock_blobs(const hub::HubCache& cache, const std::string& repo, std::vector<hub::FileLock>& locks) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hub/cache.h"
@@ -33,8 +34,23 @@ uint64_t freed_bytes(const Removal& removal);
 // Why it cannot be told which blobs of a repository are in use, naming the path: something of it cannot be
 // read, or lies there that is no folder, file or link straight to one of its own blobs. Empty if it can.
 std::string why_unclear(const hub::HubCache& cache, const std::string& repo);
-// Repositories whose blobs another one links to, or has for its own: the link, by repository.
-std::map<std::string, std::filesystem::path> used_from_outside(const hub::HubCache& cache);
+// Why a folder cannot be read to its last file. Empty if it can.
+std::string why_unread(const std::filesystem::path& folder);
+
+// Links of the whole cache that lead out of the folder of its root that they lie in.
+struct CacheLinks {
+  struct Folder {
+    // The link, and a place that it leads by or to: of a chain of links all are here. No link is in `to`
+    // but its last name.
+    std::vector<std::pair<std::filesystem::path, std::filesystem::path>> leaving;
+    std::string unread;  // why there may be more of them
+  };
+  std::map<std::filesystem::path, Folder> folders;  // by the name in the cache's root
+};
+// Throws Error when the root cannot be read.
+CacheLinks cache_links(const hub::HubCache& cache);
+// Why content of a repository may be in use by another folder of the cache, naming the link. Empty if not.
+std::string why_used_elsewhere(const hub::HubCache& cache, const std::string& repo, const CacheLinks& links);
 
 // Takes the locks of all blobs of a repository. False when another process holds one: a download that is
 // running holds that of the blob that it writes.

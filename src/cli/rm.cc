@@ -40,9 +40,15 @@ Removal from_cache(const hub::HubCache& cache, const std::vector<hub::LocalModel
   for (const hub::LocalModel* model : models) --left[model->commit];
   Removal removal;
   if (std::all_of(left.begin(), left.end(), [](const auto& entry) { return entry.second == 0; })) {
+    // What ls could not read is not of what it lists.
+    if (const std::string unread = why_unread(repo); !unread.empty())
+      throw_error(ErrorCode::invalid_input, "{}: nothing is removed: {}", name, unread);
     removal.trees = {repo, cache.lock_file(name, "x").parent_path()};
     return removal;
   }
+  if (const std::string unclear = why_unclear(cache, name); !unclear.empty())
+    throw_error(ErrorCode::invalid_input, "{}: it cannot be told what else uses its blobs: {}", name,
+                unclear);
   const std::map<fs::path, fs::path> links = links_below(snapshots);
   std::set<fs::path> gone;
   for (const hub::LocalModel* model : models) gone.insert(model->files.begin(), model->files.end());
@@ -162,9 +168,9 @@ int rm(const RmFlags& flags) {
     if (!lock_blobs(cache, found.front()->repo, locks))
       throw_error(ErrorCode::invalid_input, "{}: is being fetched right now: wait, or stop the other process",
                   found.front()->repo);
-    if (const auto used = used_from_outside(cache); used.contains(found.front()->repo))
-      throw_error(ErrorCode::invalid_input, "{}: {} leads to its blobs: remove that first",
-                  found.front()->repo, printable(used.at(found.front()->repo).string()));
+    const std::string used = why_used_elsewhere(cache, found.front()->repo, cache_links(cache));
+    if (!used.empty())
+      throw_error(ErrorCode::invalid_input, "{}: nothing is removed: {}", found.front()->repo, used);
     removal = from_cache(cache, all, found);
   } else if (store == hub::Store::ollama) {
     removal = from_ollama(all, *found.front());

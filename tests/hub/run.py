@@ -1089,8 +1089,113 @@ def test_gc(folder):
     out, repos = gc("--yes", "--force")
     check(all_files() == before and out["freed_bytes"] == 0, f"nothing that may be in use goes: {set(before) - set(all_files())}")
     check(all("not of the cache's making" in repos[f"org/odd{number}"]["left_alone"] for number in range(3)), f"... and it is said why: {repos}")
-    check(all("leads to its blobs" in repos[owner]["left_alone"] for owner in ("org/lender", "org/lender2")), f"content in use elsewhere: {repos}")
+    check(all("leads into it" in repos[owner]["left_alone"] for owner in ("org/lender", "org/lender2")), f"content in use elsewhere: {repos}")
     place.close()
+
+
+def test_removal_in_doubt(folder):
+    """rm and gc leave content alone that something else may use: by a link to a folder or through another snapshot, or in folders that cannot be read."""
+    new, old = "1" * 40, "2" * 40
+    digests = ["4" * 64, "8" * 64]
+
+    def fresh():
+        place = Place(folder)
+        for path in (folder, place.folder):
+            os.chmod(path, 0o755)
+        for digest, form in zip(digests, ("gguf-q4_0", "gguf-q8_0")):
+            put(place, "org/a", "blobs/" + digest, synth(form, folder))
+        put(place, "org/a", "refs/main", new.encode())
+        link(place, "org/a", f"snapshots/{new}/x-Q8_0.gguf", "../../blobs/" + digests[1])
+        return place
+
+    def put(place, repo, path, content):
+        path = os.path.join(place.repo(repo), path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.write(content)
+
+    def link(place, repo, path, target):
+        path = os.path.join(place.repo(repo), path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(target, path)
+
+    def all_of(place):
+        return sorted(os.path.join(base, name) for base, folders, names in os.walk(place.cache) for name in folders + names if ".locks" not in base)
+
+    def somebody():
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+
+    def closed(place, path, *args):
+        """Runs as somebody to whom all belongs and whom the folder `path` does not let in."""
+        program = shutil.copy(KVASIR, os.path.join(place.folder, "kvasir"))
+        if os.getuid() == 0:
+            for base, folders, names in os.walk(place.cache):
+                for name in [base] + [os.path.join(base, name) for name in names]:
+                    os.lchown(name, 65534, 65534)
+        os.chmod(path, 0)
+        result = subprocess.run([program, *args], capture_output=True, env=dict(place.env, TMPDIR="/tmp"), preexec_fn=somebody, cwd="/", timeout=120)
+        os.chmod(path, 0o755)
+        return result
+
+    def refused(place, result, before, why, what):
+        text = (result.stdout + result.stderr).decode()
+        check(all_of(place) == before, f"{what}: all stays: {set(before) - set(all_of(place))}")
+        check(why in text, f"{what}: it is said why: {result.returncode} {text}")
+
+    # The blobs of one repository are another's.
+    place = fresh()
+    put(place, "org/b", "refs/main", new.encode())
+    for digest, name in zip(digests, ("x-Q4_0.gguf", "x-Q8_0.gguf")):
+        link(place, "org/b", f"snapshots/{new}/{name}", "../../blobs/" + digest)
+    link(place, "org/b", "blobs", "../models--org--a/blobs")
+    before = all_of(place)
+    result = place.run("rm", "org/b:Q4_0", "--yes")
+    check(result.returncode == 2, f"exit {result.returncode}")
+    refused(place, result, before, "blobs is no folder of its own", "rm of one model of a repository with another's blobs")
+    place.close()
+    # A snapshot that stays has its file from one that goes.
+    place = fresh()
+    link(place, "org/a", f"snapshots/{old}/x-Q4_0.gguf", "../../blobs/" + digests[0])
+    link(place, "org/a", f"snapshots/{new}/x-Q4_0.gguf", f"../{old}/x-Q4_0.gguf")
+    before = all_of(place)
+    refused(place, place.run("rm", "org/a@" + old, "--yes"), before, "not of the cache's making", "rm of a revision that another leads to")
+    result = place.run("rm", "org/a", "--yes")
+    check(result.returncode == 0 and not os.path.exists(place.repo("org/a")), f"the whole repository goes: {result.stderr}")
+    place.close()
+    # A snapshot that stays, with a folder that cannot be read; then one that cannot be read at all.
+    for path in ("sub", ""):
+        place = fresh()
+        link(place, "org/a", f"snapshots/{old}/x-Q4_0.gguf", "../../blobs/" + digests[0])
+        link(place, "org/a", f"snapshots/{new}/sub/x-Q4_0.gguf", "../../../blobs/" + digests[0])
+        before = all_of(place)
+        shut = os.path.join(place.snapshot("org/a", new), path)
+        for args in (["rm", "org/a@" + old, "--yes"], ["gc", "--yes", "--force"]):
+            refused(place, closed(place, shut, *args), before, "cannot be read: Permission denied", f"{args[0]} beside what cannot be read")
+        place.close()
+    # Another repository that cannot be read.
+    place = fresh()
+    link(place, "org/b", f"snapshots/{new}/x-Q4_0.gguf", "../../../models--org--a/blobs/" + digests[0])
+    before = all_of(place)
+    for args in (["gc", "--yes"], ["rm", "org/a", "--yes"]):
+        refused(place, closed(place, place.snapshot("org/b", new), *args), before, f"{new} cannot be read: Permission denied, and may lead into it", f"{args[0]} beside another repository that cannot be read")
+    place.close()
+    # Another repository, or anything beside it, has a snapshot of this one for its own, one of its blobs, or all of it.
+    for user, path, target in (("org/b", f"snapshots/{new}", f"../../models--org--a/snapshots/{old}"), ("org/b", "blobs/" + digests[0], "../../models--org--a/blobs/" + digests[0]),
+                               ("org/b", "x", "../models--org--c/x"), ("org/B", "", "models--org--a")):
+        place = fresh()
+        link(place, "org/a", f"snapshots/{old}/x-Q8_0.gguf", "../../blobs/" + digests[1])
+        if target.endswith("c/x"):
+            link(place, "org/c", "x", f"../models--org--a/snapshots/{old}/x-Q8_0.gguf")
+        if path:
+            link(place, user, path, target)
+        else:
+            os.symlink(target, place.repo(user))
+        before = all_of(place)
+        for args in (["gc", "--yes"], ["rm", "org/a", "--yes"]):
+            refused(place, place.run(*args), before, " leads into it", f"{args[0]} of what {user}/{path} leads into")
+        place.close()
 
 
 def test_names_ls_rm(folder):
