@@ -634,6 +634,9 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   CLI::Option* reasoning = add_choice(*command, "--reasoning", flags->reasoning, {"auto", "show", "hide"},
                                       "What the model thinks; auto: shown on a terminal, dimmed");
   add_text(*command, "--continue", flags->resume, "NAME", "Go on with a conversation kept by /save")
+      ->each([](const std::string& name) {
+        if (name.empty()) refuse_value(name, "a name");
+      })
       ->excludes(command->get_option("--system"))
       ->excludes(system_file);
   CLI::Option* no_history = command->add_flag("--no-history", flags->no_history, "Keep no input history");

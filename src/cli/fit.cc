@@ -15,6 +15,7 @@
 #include "cli/starter_models.h"
 #include "engine/memory_plan.h"
 #include "formats/checkpoint.h"
+#include "kv/scheme.h"
 
 namespace kvasir::cli {
 namespace {
@@ -168,6 +169,7 @@ Matrix plan_matrix(const FitFlags& flags, const std::filesystem::path& path) {
   FitFlags one = flags;
   one.load.context = 0;
   one.load.kv.clear();
+  one.load.kv_start = -1;  // of codecs
   const engine::MemoryReport first = engine::Engine::plan(path, [&] {
     engine::EngineOptions options = options_of(one, flags.chat);
     options.load.note = {};
@@ -188,6 +190,7 @@ Matrix plan_matrix(const FitFlags& flags, const std::filesystem::path& path) {
         one.load.context = context;
         one.load.batch = batch;
         one.load.kv = matrix.schemes[scheme];
+        one.load.kv_start = matrix.schemes[scheme].empty() ? -1 : flags.load.kv_start;
         engine::EngineOptions options = options_of(one, flags.chat);
         options.load.note = {};
         try {
@@ -304,7 +307,13 @@ void add_fit(CLI::App& app, Invocation& invocation) {
     const std::string name = option->get_name();
     option->each([name](const std::string& text) { parse_whole(name, text, 1, INT32_MAX); });
   }
-  axis("--matrix-kv", flags->schemes, "CODEC", "A codec of --matrix, as --kv takes it", "--kv");
+  axis("--matrix-kv", flags->schemes, "CODEC", "A codec of --matrix, as --kv takes it", "--kv")
+      ->each([](const std::string& spec) {
+        if (spec.empty()) refuse_value(spec, "a codec");
+        // What only some layers cannot take is told in the table; what is no codec at all, here.
+        if (!spec.starts_with("config") && !spec.starts_with("auto"))
+          kv::parse_codec(spec, Dtype::bf16, "--matrix-kv " + spec);
+      });
   add_json(*command, flags->json);
   command->footer(
       "Examples:\n"

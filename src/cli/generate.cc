@@ -262,6 +262,9 @@ void add_generate(CLI::App& app, Invocation& invocation) {
   CLI::Option* set = add_list(*command, "--set", flags->set, "K=V", "A variable of the chat template");
   CLI::Option* named = add_text(*command, "--continue", flags->resume, "NAME",
                                 "With --raw: the prompt follows the text of a stored conversation")
+                           ->each([](const std::string& name) {
+                             if (name.empty()) refuse_value(name, "a name");
+                           })
                            ->excludes(system)
                            ->excludes(system_file);
   add_whole(*command, "--max-tokens,-n", flags->max_tokens, "Most tokens of the answer (default 256)", 0);

@@ -157,7 +157,9 @@ void import_mlx(const std::filesystem::path& file, const std::filesystem::path& 
   family_of(facts.model_type, flags.load.model);
   const Imported imported = take_tokens(flags, path, cache.offset());
   models::check_tokens(imported.tokens, facts.vocab, flags.tokens.empty() ? flags.name : flags.tokens);
-  options.context_hint = cache.offset();
+  // And one token more: pages of encoded tokens are planned only where there will be some (--kv-start).
+  options.context_hint =
+      std::min<int64_t>(cache.offset() + 1, std::max<int64_t>(cache.offset(), facts.model_context));
   Progress loading("loading");
   options.load.progress = loading.callback();
   const std::unique_ptr<engine::Engine> engine = engine::Engine::open(path, options);

@@ -171,7 +171,8 @@ void add_ls(CLI::App& app, Invocation& invocation) {
   command
       ->add_flag("--vision", flags->vision, "Only models that take images (of which kvasir reads the text)")
       ->excludes(quick);
-  add_text(*command, "--max-size", flags->max_size, "SIZE", "Only models of at most so many bytes: 10GB");
+  add_text(*command, "--max-size", flags->max_size, "SIZE", "Only models of at most so many bytes: 10GB")
+      ->each([](const std::string& size) { parse_size(size, "--max-size"); });
   command->add_flag("--all-revisions", flags->all_revisions,
                     "Also snapshots of a repository other than main, or else the newest");
   add_json(*command, flags->json, "Machine-readable output, with paths");

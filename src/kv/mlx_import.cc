@@ -109,8 +109,9 @@ void check_layer(const MlxCacheFile& file, size_t index, const GroupGeometry& ge
     throw_error(
         ErrorCode::invalid_input,
         "{}: layer {} is {}, which a cache of {} cannot hold as it is: use --kv {} (for this layer alone: "
-        "--kv-layer {}=)",
-        file.path(), index, fitting_codec(layer), describe(geometry.codec), fitting_codec(layer), index);
+        "--kv-layer {}={})",
+        file.path(), index, fitting_codec(layer), describe(geometry.codec), fitting_codec(layer), index,
+        fitting_codec(layer));
 }
 
 }  // namespace

@@ -232,6 +232,17 @@ def matrix(at):
     for model, args, says in (("gemma3-270m", [], "no prompt is kept here"), ("smollm2", ["--prompt-cache", "64M"], "resumes at any token")):
         notes = json.loads(run("fit", model, "--json", *args, "--state-snapshot-interval", 512).stdout)
         check(any(says in note for note in notes["notes"]) and "resume_points" not in notes, f"{model}: --state-snapshot-interval does nothing, and that is said: {notes['notes']}")
+    # What fit alone plans, a cell says, too; what is no codec is no column.
+    alone = json.loads(run("fit", "smollm2", "--kv", "q8_0", "--kv-start", 512, "--context", 1024, "--json").stdout)
+    for kv in (("--kv", "q8_0"), ("--matrix-kv", "q8_0")):
+        cell = json.loads(run("fit", "smollm2", "--matrix", *kv, "--kv-start", 512, "--context", 1024, "--batch", 1, "--json").stdout)["cells"]
+        check(len(cell) == 1 and cell[0]["total_bytes"] == alone["total_bytes"], f"--kv-start in a cell: {cell} {alone['total_bytes']}")
+    cells = json.loads(run("fit", "smollm2", "--matrix", "--kv-start", 512, "--context", 1024, "--batch", 1, "--json").stdout)
+    check(all(cells["kv"]) and all("total_bytes" in cell for cell in cells["cells"]), f"the plain column beside --kv-start: {cells['kv']}")
+    for spec in ("nonsense", "Q8_0", ""):
+        expect_exit(2, "fit", "smollm2", "--matrix", "--matrix-kv", spec, "--matrix-kv", "q8_0", contains=spec or "codec")
+    expect_exit(2, "generate", "smollm2", "--raw", "--continue", "", "--prompt", "x", contains="a name")
+    expect_exit(2, "ls", "--max-size", "", contains="--max-size")
 
 
 def perplexities(at):

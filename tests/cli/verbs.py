@@ -812,8 +812,11 @@ def mlx_caches(at):
     expect_exit(2, *base, "--name", " x", "--tokens", ten, contains="no blanks around them")
     expect_exit(2, *base, "--name", "x", "--tokens", nine, contains="has 9 tokens, and the cache holds 10")
     expect_exit(2, *base, "--name", "x", "--tokens", at("far.json", json.dumps([99999] * 10)), contains="99999")
-    expect_exit(2, *base, "--name", "x", "--tokens", ten, "--kv", "bf16", contains="layer 0 is f32, which a cache of bf16 cannot hold as it is: use --kv f32")
+    expect_exit(2, *base, "--name", "x", "--tokens", ten, "--kv", "bf16", contains="layer 0 is f32, which a cache of bf16 cannot hold as it is: use --kv f32 (for this layer alone: --kv-layer 0=f32)")
     expect_exit(2, *base, "--name", "x", "--tokens", ten, "--context", 8, contains="holds 10 tokens, and the context 8")
+    # As long as what stays plain: the next token is the first that is encoded.
+    coded = ["kv", "import", os.path.join(goldens, "llama-q8-64.safetensors"), *base[3:-1], at("coded"), "--tokens", ten, "--name", "q", "--kv", "affine:8:64:f32"]
+    expect_exit(0, *coded, "--kv-start", 10)
     expect_exit(2, "kv", "import", os.path.join(goldens, "gemma-turned.safetensors"), *base[3:], "--name", "x", "--tokens", ten, contains="3 cached layers but model has 2")
     expect_exit(1, "kv", "import", os.path.join(model, "model.safetensors"), *base[3:], "--name", "x", "--tokens", ten, contains="is none of an mlx-lm prompt cache's")
     expect_exit(1, "kv", "import", at("cut.safetensors", read(cache)[:3000]), *base[3:], "--name", "x", "--tokens", ten, contains="cut.safetensors")
